@@ -86,7 +86,7 @@ impl Needs {
 
     fn orders_of_inputs(self, plan: &Arc<dyn ExecutionPlan>) -> Vec<Order> {
         if plan.is::<AnalyzeExec>() {
-            // It shows the plan of its input, so it must not change this plan.
+            // `EXPLAIN ANALYZE` must show the plan that the query has without it.
             return plan.children().into_iter().map(|input| Needs::of_root(input).order).collect();
         }
         let uses = self.use_order_of(plan.as_ref());

@@ -310,8 +310,8 @@ fn views_of_a_long_buffer() {
     }
 }
 
-/// All rows have the same text. If the join type returns rows by whether they have a match, one row of the other side
-/// tells it. So the number of candidates does not grow with the square of the rows.
+/// All rows have the same key, a text. A semi, anti or mark join needs only one row of the other side to know that there
+/// is a match. So the number of candidate pairs does not grow with the square of the number of rows.
 #[test]
 fn one_key_whose_rows_all_match() {
     let keys = |all: std::ops::Range<usize>| -> Vec<ArrayRef> {

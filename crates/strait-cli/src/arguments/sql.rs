@@ -108,8 +108,8 @@ pub(crate) struct SqlArguments {
     /// The memory limit for rows in joins, sorts, aggregates and tables of CREATE TABLE, as in 512MiB or 8GiB
     /// [default: no limit]. Rows of operators that do not fit go to temporary files
     ///
-    /// If a file is written, by --output, by COPY or from the prompt, a quarter of the limit is for the output. Memory for reading is not counted: it is a few MiB
-    /// per thread. A statement fails if the limit is too small for a single step.
+    /// A quarter of the limit is for the output if there is an --output file or a COPY statement, and always in the
+    /// prompt. Memory for reading is not counted: it is a few MiB per thread. A statement fails if the limit is too small for a single step.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) memory: Option<u64>,
 

@@ -100,7 +100,7 @@ fn target(copy: &CopyToStatement) -> anyhow::Result<Target> {
     Ok(target)
 }
 
-/// Names the options of `COPY` in the place of the flags of the command.
+/// Returns an error whose message names the options of `COPY` instead of the flags of the command line.
 fn with_options(error: &anyhow::Error) -> anyhow::Error {
     let text = format!("{error:#}")
         .replace("--overwrite", "OPTIONS (overwrite true)")

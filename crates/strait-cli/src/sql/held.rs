@@ -72,8 +72,8 @@ impl HeldTables {
         Ok(())
     }
 
-    /// Counts the rows of all tables again: tables may have been dropped, and rows inserted. A table that was dropped
-    /// still counts if a view reads it. Tables may share rows, which count once.
+    /// Counts the memory of all tables again, because a statement may have dropped tables or inserted rows. A dropped
+    /// table still counts if a view reads it. Rows that several tables share count once.
     pub(super) async fn count(&self) {
         let tables: Vec<_> = {
             let mut tables = self.tables();

@@ -264,9 +264,9 @@ impl<'a> SortedRuns<'a> {
         self.spilling.joins.within_key(&mut || self.spilling.join_in_blocks(&pair))
     }
 
-    /// Returns whether one row of a side tells everything about all rows of the side with the same key. This is so if
-    /// the rows of the other side are returned by whether they have a match. Without a filter, all rows with one key
-    /// match. If all rows were joined, each row would be compared with each row.
+    /// Returns whether the join needs only one row per key of a side. It does if there is no filter, and the join type
+    /// returns rows of the other side by whether they have a match: then any row with the key is such a match. If all
+    /// rows with the key were joined, each would be compared with each row of the other side.
     fn needs_one_row_per_key(&self, side: Side) -> bool {
         let roles = Roles::of(self.join_type, side);
         !self.filtered && !roles.pairs && roles.build == Keep::Nothing
