@@ -32,6 +32,8 @@ pub struct TestOverrides {
     pub then: Option<Fault>,
     /// Write rows to disk at once, if the join has a place for them, instead of trying to join in memory first.
     pub spill_at_once: bool,
+    /// Build the table of `no-partition` on the CPU in parts, if the join may spill.
+    pub table_parts: bool,
     /// The memory that this process can use, in bytes, in place of what the system tells.
     pub host_memory: Option<u64>,
 }

@@ -158,6 +158,59 @@ fn the_cost_grows_with_the_excess() {
     assert_eq!(written(1 << 34), 0);
 }
 
+/// The build rows fit memory, but their table does not. Then no build row goes to disk. The probe rows of the first part
+/// of the table, which is as large as possible, do not either.
+#[test]
+fn only_the_table_does_not_fit() {
+    let rows: [u64; 2] = [1_200_000, 400_000];
+    let tables: [Keys<'_>; 2] = [(rows[0] as usize, &spread), (rows[1] as usize, &spread)];
+    let joined = |limit: Option<u64>| {
+        let join = Join::inner().on("k").threads(2).build_side(Side::Left);
+        let join = join.device(strait::Processor::Cpu).select(["k", "n"]);
+        let join = match limit {
+            Some(limit) => join.memory_limit(limit).spill(folders()),
+            None => join,
+        };
+        let (found, report) = answer(&join, tables).expect("it fits, or it spills");
+        assert_eq!(found.len() as u64, rows[1]);
+        report
+    };
+    let peak = joined(None).peak_memory;
+    let (mut parts, mut written) = (0, 0);
+    for limit in [peak * 9 / 10, peak * 3 / 4, peak * 3 / 5] {
+        let report = joined(Some(limit));
+        assert!(report.peak_memory <= limit, "{} over {limit}", report.peak_memory);
+        assert_eq!(report.plan.algorithm, Algorithm::NoPartition, "{report}");
+        assert!(report.spilled.rows <= rows[1], "{:?}", report.spilled);
+        let of_table = report.plan.details.parts.unwrap_or(1);
+        assert!(of_table >= parts && report.spilled.rows >= written, "{report}");
+        (parts, written) = (of_table, report.spilled.rows);
+    }
+    assert!(parts > 1 && written > 0, "{parts} parts, {written} rows");
+}
+
+/// All join types with a table in parts.
+#[test]
+fn every_join_type_with_a_table_in_parts() {
+    let (left, right) = (|row: usize| spread(row % 20_000), |row: usize| spread(row + 7_000));
+    let tables: [Keys<'_>; 2] = [(30_000, &left), (40_000, &right)];
+    for join_type in JoinType::ALL {
+        for build_side in [Side::Left, Side::Right] {
+            let join = Join::new(join_type).on("k").threads(2).build_side(build_side);
+            let join = join.algorithm(Algorithm::NoPartition);
+            let (expected, _) = answer(&join, tables).expect("no limit");
+            let force = TestOverrides { table_parts: true, ..TestOverrides::default() };
+            let join = join.spill(folders()).test_overrides(force);
+            let (rows, report) = answer(&join, tables).expect("it spills");
+            assert!(rows == expected, "{join_type}: {} rows, not {}", rows.len(), expected.len());
+            assert!(report.plan.details.parts.is_some_and(|parts| parts >= 3), "{report}");
+            let probe_rows = tables[build_side.other() as usize].0 as u64;
+            let written = report.spilled.rows;
+            assert!(0 < written && written < probe_rows, "{join_type}: {written} rows");
+        }
+    }
+}
+
 /// The build side is much larger than its statistics say. The rules for its partitions follow the statistics.
 #[test]
 fn statistics_that_are_far_too_small() {

@@ -39,6 +39,7 @@ use crate::table::Flags;
 use crate::word::KeyWord;
 use gpu::{Attempt, Rest, Written};
 
+pub(crate) use no_partition::Overflow;
 pub(crate) use seeds::{Seeded, with_seeds};
 
 /// A join that is ready to run: the complete build side, and the probe side as far as it was read.
@@ -67,6 +68,8 @@ pub(crate) struct Job<'a> {
     /// The memory that `sort-merge` on the CPU leaves free while it reads the probe side. Half of it must be free
     /// before it writes the first row, because after that, the join cannot start again. Other algorithms ignore this.
     pub(crate) spare: u64,
+    /// Where `no-partition` on the CPU may write probe rows, if its table does not fit memory.
+    pub(crate) overflow: Option<Overflow<'a>>,
 }
 
 impl<'a> Job<'a> {

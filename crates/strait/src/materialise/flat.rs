@@ -5,6 +5,8 @@
 //! without searching for its batch.
 
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
@@ -13,7 +15,7 @@ use arrow::datatypes::DataType;
 
 use crate::context::Context;
 use crate::error::Result;
-use crate::memory::{Buffer, filled};
+use crate::memory::{Buffer, Reservation, filled};
 use crate::schedule::share;
 
 /// The values of a column, row after row.
@@ -31,13 +33,14 @@ impl Flat {
         chunks: &[ArrayRef],
         starts: &[*const u8],
         width: usize,
-    ) -> Result<Option<Arc<Flat>>> {
+    ) -> Result<Option<Flat>> {
         /// Up to this size, the address translations of small pages are cached.
         const WORTH: usize = 4 << 20;
+        let worth = if cx.overrides.tiny_partitions { 1 } else { WORTH };
         /// The number of bytes between two checks for cancellation.
         const PIECE: usize = 16 << 20;
         let rows: usize = chunks.iter().map(|c| c.len()).sum();
-        if rows * width < WORTH {
+        if rows * width < worth {
             return Ok(None);
         }
         let Ok(mut bytes) =
@@ -75,7 +78,21 @@ impl Flat {
             }
             Ok(())
         })?;
-        Ok(Some(Arc::new(Flat { bytes, width, rows })))
+        Ok(Some(Flat { bytes, width, rows }))
+    }
+
+    /// Returns the values as an Arrow buffer, and the reservation of their memory. The owner of the buffer must keep the
+    /// reservation.
+    pub(super) fn into_arrow(mut self) -> (ArrowBuffer, Reservation) {
+        let reserved = self.bytes.take_reservation();
+        let start = NonNull::from(&self.bytes[..]).cast::<u8>();
+        let len = self.bytes.len();
+        // SAFETY: the memory has `len` bytes. It belongs to `self`, which the Arrow buffer keeps alive. Moving `self`
+        // does not move the memory.
+        let values = unsafe {
+            ArrowBuffer::from_custom_allocation(start, len, Arc::new(AssertUnwindSafe(self)))
+        };
+        (values, reserved)
     }
 
     pub(super) fn stretch(&self) -> Stretch {

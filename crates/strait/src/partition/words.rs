@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use arrow::array::RecordBatch;
-use arrow::buffer::NullBuffer;
+use arrow::buffer::{BooleanBuffer, NullBuffer};
 
 use crate::context::Context;
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::input::{Piece, Relation};
 use crate::key::{KeyPlan, Ranked};
 use crate::memory::Buffer;
 use crate::options::Side;
-use crate::schedule::share;
+use crate::schedule::{lock, share};
 use crate::word::KeyWord;
 
 /// The most rows per piece, so that the words of a piece stay in the cache.
@@ -123,6 +123,69 @@ impl<K: KeyWord> Words<'_, K> {
             }
         };
         Ok((words, valid.as_ref()))
+    }
+
+    /// Counts the rows that may match, per bucket. `bucket` returns a number below `buckets` for each word.
+    pub(crate) fn histogram(
+        &self,
+        cx: &Context<'_>,
+        buckets: usize,
+        bucket: impl Fn(K) -> usize + Sync,
+    ) -> Result<Vec<u64>> {
+        let counts = Mutex::new(vec![0u64; buckets]);
+        let workers = cx.workers.for_rows(self.rows);
+        workers.run(|worker| {
+            let (mut scratch, mut mine) = (Vec::new(), vec![0u64; buckets]);
+            for piece in self.share(workers.threads(), worker) {
+                cx.workers.check()?;
+                let (words, valid) = self.of_piece(piece, &mut scratch)?;
+                match valid {
+                    None => words.iter().for_each(|&word| mine[bucket(word)] += 1),
+                    Some(valid) => valid.valid_indices().for_each(|i| mine[bucket(words[i])] += 1),
+                }
+            }
+            lock(&counts).iter_mut().zip(mine).for_each(|(all, mine)| *all += mine);
+            Ok(())
+        })?;
+        Ok(counts.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// From now on, only the rows of `all` whose word is selected may match. `all` has the pieces as they were when
+    /// the words were computed.
+    pub(crate) fn select(
+        &mut self,
+        cx: &Context<'_>,
+        all: &[(Piece, Option<NullBuffer>)],
+        selects: impl Fn(K) -> bool + Sync,
+    ) -> Result<()> {
+        self.pieces = all.to_vec();
+        let selected: Vec<Mutex<Option<NullBuffer>>> =
+            all.iter().map(|_| Mutex::default()).collect();
+        let workers = cx.workers.for_rows(self.rows);
+        let this = &*self;
+        workers.run(|worker| {
+            let mut scratch = Vec::new();
+            for piece in this.share(workers.threads(), worker) {
+                cx.workers.check()?;
+                let (words, valid) = this.of_piece(piece, &mut scratch)?;
+                let bits = BooleanBuffer::collect_bool(words.len(), |i| selects(words[i]));
+                *lock(&selected[piece]) = NullBuffer::union(Some(&NullBuffer::new(bits)), valid);
+            }
+            Ok(())
+        })?;
+        for ((_, valid), selected) in self.pieces.iter_mut().zip(selected) {
+            *valid = selected.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        self.matchable = (0..self.pieces.len()).map(|piece| self.matchable_of(piece)).sum();
+        Ok(())
+    }
+
+    /// Returns the bytes of the buffer that holds the words; 0 if there is none.
+    pub(crate) fn made_bytes(&self) -> u64 {
+        match &self.source {
+            Source::Made(words) => size_of_val::<[K]>(words) as u64,
+            Source::Column { .. } => 0,
+        }
     }
 
     /// Returns how many rows of a piece may match.

@@ -165,6 +165,10 @@ impl Plan {
             let rule = "as many as make partitions fit the shared memory of the GPU";
             writeln!(f, "  {:<14} {rule}", "radix bits")?;
         }
+        if let (Some(parts), None) = (details.parts, details.part_rows) {
+            let text = "of the build side have a table one after the other, because one table does not fit";
+            writeln!(f, "  {:<14} {parts} {text}", "parts")?;
+        }
         if let (Some(parts), Some(rows)) = (details.parts, details.part_rows) {
             let estimated = match self.facts.learned.divided {
                 Some(_) => "",

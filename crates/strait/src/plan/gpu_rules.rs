@@ -209,6 +209,9 @@ impl Case<'_> {
 
     /// Decides into how many parts the build side is divided.
     pub(super) fn parts(&self) -> Option<u64> {
+        if !self.on_gpu() {
+            return self.facts.learned.divided.map(|divided| divided.parts);
+        }
         let fit = self.fit()?.max(1);
         let divided = self.facts.learned.divided.unwrap_or_default();
         Some((divided.parts + self.undivided().div_ceil(fit)).max(1))

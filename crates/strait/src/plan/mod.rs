@@ -36,5 +36,6 @@ pub(crate) use link::order_pays;
 pub(crate) use refine::{Divided, Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn};
 pub(crate) use sorted_runs::{RunRules, joined_bytes};
 pub(crate) use spill::{
-    ASSIGNED_BYTES_PER_ROW, PairPlan, SpillRules, SpilledSize, reading_bytes, spare_bytes,
+    ASSIGNED_BYTES_PER_ROW, FreeForTable, PART_BUCKETS, PairPlan, SpillRules, SpilledSize,
+    TableMemory, part_of_buckets, reading_bytes, spare_bytes,
 };

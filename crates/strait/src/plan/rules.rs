@@ -99,7 +99,9 @@ impl Case<'_> {
     /// such a filter.
     fn key_filter(&self) -> bool {
         let one_table = self.algorithm == Algorithm::NoPartition && !self.on_gpu();
-        one_table && self.facts.roles.drops_unmatched_probe_rows()
+        one_table
+            && self.facts.learned.divided.is_none()
+            && self.facts.roles.drops_unmatched_probe_rows()
     }
 
     /// Returns whether a side can be read while it is joined. On a GPU, only staging can transfer such a side:
@@ -258,7 +260,8 @@ impl Case<'_> {
                     Some(words) => (words.matchable, words.range),
                     None => (self.matchable_rows(0), cells()),
                 };
-                let range = range.filter(|_| keys.may_be_dense);
+                // Each part of a table would need an array over all keys.
+                let range = range.filter(|_| keys.may_be_dense && learned.divided.is_none());
                 let shape = table_shape(rows as usize, range, word, value, machine, *overrides);
                 let open = learned.words.is_none() && keys.may_be_dense;
                 match shape {

@@ -1,6 +1,8 @@
 //! The rules of a join that spills: how many partitions it makes, how many of them stay in memory, and which pairs are
 //! joined in blocks.
 
+use std::ops::Range;
+
 use crate::build_side::{of_pair, smaller_first};
 use crate::input::ChunkLimits;
 use crate::options::Side;
@@ -80,6 +82,77 @@ pub(crate) fn reading_bytes(limit: Option<u64>, threads: usize) -> u64 {
 /// this memory to partition the rows that it has read.
 pub(crate) fn spare_bytes(limit: Option<u64>) -> u64 {
     limit.map_or(0, |limit| (limit / SPARE_OF_LIMIT).min(SPARE))
+}
+
+/// The buckets by which the keys of a build side are divided into parts.
+pub(crate) const PART_BUCKETS: usize = 256;
+/// The most parts of a build side. With more, the hybrid hash join is faster, because it reads each build row from its
+/// own partition, and not from all over the memory.
+const MAX_PARTS: usize = 16;
+/// A table is built in parts only if this much memory is free for it. With less, the fixed costs of each pass are more
+/// than what they save.
+const LEAST_FOR_PARTS: u64 = 8 << 20;
+
+/// The memory that a table takes per build row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TableMemory {
+    /// While it is built: the tuples, and the table.
+    pub(crate) building: u64,
+    /// While it is probed.
+    pub(crate) probing: u64,
+}
+
+/// The memory that a table may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FreeForTable {
+    /// The bytes that are free before the build rows are partitioned.
+    pub(crate) left: u64,
+    /// The bytes that are freed when the tuples are partitioned: the buffer of the key words.
+    pub(crate) words: u64,
+    /// The bytes that must be free before the probe side is read.
+    pub(crate) to_probe: u64,
+}
+
+impl FreeForTable {
+    /// Returns whether one table over `rows` rows is expected to fit. If the answer is wrong, memory is refused, and the
+    /// table is built in parts after that.
+    pub(crate) fn fits(self, rows: u64, memory: TableMemory) -> bool {
+        let freed = self.left.saturating_add(self.words);
+        rows.saturating_mul(memory.building) <= freed
+            && rows.saturating_mul(memory.probing).saturating_add(self.to_probe) <= freed
+    }
+
+    /// Returns the most rows of a part. The key words stay in memory while there are more parts. Returns 0 if too little
+    /// memory is free.
+    pub(crate) fn rows_of_part(self, memory: TableMemory, overrides: TestOverrides) -> u64 {
+        if self.left < LEAST_FOR_PARTS && !overrides.table_parts {
+            return 0;
+        }
+        let while_building = (self.left - self.left / 32) / memory.building.max(1);
+        let spare = self.to_probe.max((self.left / 3).min(MOST_SPARE));
+        let while_probing = self.left.saturating_sub(spare) / memory.probing.max(1);
+        while_building.min(while_probing)
+    }
+}
+
+/// Divides buckets into parts of at most `fit` rows. `rows` has the build rows of each bucket. Returns the buckets of
+/// each part. The first parts are as large as possible, because the probe rows of the first part are not
+/// written to disk. Returns `None` if one bucket has too many rows, or if there would be too many parts.
+pub(crate) fn part_of_buckets(rows: &[u64], fit: u64) -> Option<Vec<Range<usize>>> {
+    // The buckets of each part, and its rows.
+    let mut parts = vec![(0..0, 0)];
+    for (bucket, &rows) in rows.iter().enumerate() {
+        if rows > fit {
+            return None;
+        }
+        let last = parts.last_mut()?;
+        match last.1 + rows <= fit {
+            true => *last = (last.0.start..bucket + 1, last.1 + rows),
+            false => parts.push((bucket..bucket + 1, rows)),
+        }
+    }
+    let few = parts.len() <= MAX_PARTS;
+    few.then(|| parts.into_iter().map(|(buckets, _)| buckets).collect())
 }
 
 /// The rules for one level of a join that spills. Level 0 partitions the tables, level 1 partitions pairs of spilled
@@ -255,6 +328,28 @@ mod tests {
         for (sizes, side) in [([narrow, wide], Side::Right), ([wide, narrow], Side::Left)] {
             assert_eq!(rules.pair(sizes, narrow, 9 * MIB), PairPlan::InMemory(side));
         }
+    }
+
+    #[test]
+    fn parts_have_at_most_the_rows_that_fit() {
+        let rows = [3, 0, 4, 2, 2, 5, 0];
+        let parts = part_of_buckets(&rows, 7).expect("each bucket fits");
+        assert_eq!(parts, [0..3, 3..5, 5..7]);
+        assert_eq!(part_of_buckets(&rows, 4), None, "one bucket has five rows");
+        assert_eq!(part_of_buckets(&[1; 100], 1), None, "too many parts");
+        assert_eq!(part_of_buckets(&[1; 100], 100).map(|parts| parts.len()), Some(1));
+    }
+
+    /// If the limit is a little too small, the first part has most of the rows.
+    #[test]
+    fn the_first_part_grows_with_the_memory() {
+        let memory = TableMemory { building: 46, probing: 30 };
+        let rows = 20_000_000;
+        let free = |mib: u64| FreeForTable { left: mib * MIB, words: 0, to_probe: 16 * MIB };
+        let fit = |mib| free(mib).rows_of_part(memory, TestOverrides::default());
+        assert!(free(900).fits(rows, memory) && !free(800).fits(rows, memory));
+        assert!(fit(800) > rows * 85 / 100 && fit(400) > rows * 2 / 5, "{}", fit(800));
+        assert_eq!(fit(7), 0);
     }
 
     #[test]

@@ -16,13 +16,14 @@ use super::decide::Known;
 use crate::algorithm::gpu::Written;
 use crate::algorithm::sorted_runs::SortedRuns;
 use crate::algorithm::spill::{Attempted, Joins, SpillTotals, Spilling, Tables};
-use crate::algorithm::{self, GpuOutcome, Job, Seeded, with_seeds};
+use crate::algorithm::{self, GpuOutcome, Job, Overflow, Seeded, with_seeds};
 use crate::bind::BoundJoin;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::input::{BufferedSource, Expected, Feed, Input, Relation, read_smaller_first};
 use crate::key::Seed;
 use crate::matches::Roles;
+use crate::materialise::moved;
 use crate::options::{Algorithm, JoinType, Side};
 use crate::output::SharedSink;
 use crate::plan::{Plan, Reason, SpillRules, Statistics, reading_bytes, spare_bytes};
@@ -211,7 +212,7 @@ impl<'a> Conductor<'a> {
 
     /// Reads the build side and joins in memory.
     fn join_in_memory(&self, tables: Tables) -> Result<Attempted<Tables>> {
-        let (cx, may_spill) = (self.cx, self.may_spill());
+        let (bound, cx, may_spill) = (self.bound, self.cx, self.may_spill());
         // Usually, an error of a worker ends the whole join. If the join may spill, it must end only this attempt.
         let workers = if may_spill { cx.workers.attempt() } else { cx.workers.clone() };
         let spare = if may_spill { spare_bytes(cx.budget.limit()) } else { 0 };
@@ -238,6 +239,11 @@ impl<'a> Conductor<'a> {
         sources[side as usize].close();
         let [left, right] = sources;
         let (kept, probe) = if side == Side::Left { (left, right) } else { (right, left) };
+        drop(build);
+        let gathered = bound.output.gathered(side);
+        let build = cx.watch.time("move build columns", || {
+            kept.change_waiting(|build| moved(cx, build, &gathered))
+        })?;
         // The batches are needed again only if the join may spill.
         let kept = may_spill.then_some(kept);
         let joined = self.attempt((side, &build), probe, join_type, &statistics)?;
@@ -282,6 +288,9 @@ impl<'a> Conductor<'a> {
             false => 0,
         };
         let spare = if may_spill { spare_bytes(cx.budget.limit()) } else { 0 };
+        let may_divide = may_spill || cx.overrides.table_parts && self.can_spill();
+        let (store, totals) = (bound.join.spill.as_ref(), &self.spilled);
+        let overflow = store.map(|store| Overflow { store, totals, joins: self });
         let start = Written::now(self.sink, &self.candidates);
         let (mut probe, mut matched, mut partly_joined) = (Some(probe), None, false);
         let seeded = with_seeds(self.seed, bound.join.overrides.bad_seeds, |seed, bounded| {
@@ -302,6 +311,7 @@ impl<'a> Conductor<'a> {
                 partly_joined: &mut partly_joined,
                 needed_to_probe,
                 spare,
+                overflow: overflow.filter(|_| may_divide),
             };
             if let Some(on) = &device {
                 let may_use_cpu = bound.may_use_cpu();

@@ -211,10 +211,11 @@ impl Case {
         }
         (case.threads, case.memory_limit) = (3, None);
         case.batch_size = case.batch_size.max(1000);
-        let TestOverrides { wide_rows, simulated, seed, spill_at_once, .. } = case.force;
+        let TestOverrides { wide_rows, simulated, seed, spill_at_once, table_parts, .. } =
+            case.force;
         let bad_seeds = case.force.bad_seeds.min(1);
         let force = TestOverrides { wide_rows, simulated, seed, ..TestOverrides::default() };
-        case.force = TestOverrides { bad_seeds, spill_at_once, ..force };
+        case.force = TestOverrides { bad_seeds, spill_at_once, table_parts, ..force };
         case.gpu_memory = None;
         case.force.tiny_partitions = rng.chance(1, 4);
         let pair = Pair::generate(rng, &case.shape);
@@ -334,6 +335,7 @@ fn force(rng: &mut Rng, large: bool) -> TestOverrides {
         tiny_partitions: on(),
         tiny_chunks: on(),
         row_ids: on(),
+        table_parts: on(),
         seed,
         bad_seeds,
         ..TestOverrides::default()

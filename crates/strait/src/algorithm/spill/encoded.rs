@@ -1,15 +1,50 @@
-//! Encodes batches as blocks, and reserves the memory that this takes.
+//! Gathers rows, encodes them as blocks, and reserves the memory that this takes.
 
-use arrow::array::{Array, ArrayData, RecordBatch};
-use arrow::datatypes::DataType;
+use std::sync::Arc;
 
-use crate::error::Result;
+use arrow::array::{Array, ArrayData, RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{DataType, SchemaRef};
+
+use crate::error::{Error, Result};
 use crate::input::slice_bytes;
-use crate::memory::Reservation;
+use crate::materialise::{Chosen, Columns};
+use crate::memory::{Budget, Reservation};
 use crate::spill::{Block, encode};
 
 /// The bytes of a block besides its rows: headers, and the padding of its columns.
 pub(crate) const BYTES_PER_BLOCK: u64 = 4096;
+
+/// The purpose of the memory that gathering and encoding rows takes.
+pub(super) const PARTITIONING: &str = "partitioning rows for the disk";
+
+/// Gathers rows of a chunk into a batch. Returns it with the reservation of its memory.
+pub(crate) fn gather_rows(
+    columns: &Columns,
+    (schema, rows): (&SchemaRef, &[u64]),
+    budget: &Arc<Budget>,
+) -> Result<(RecordBatch, Reservation)> {
+    let picked = columns.pick(Chosen::Ids(rows.to_vec()), false);
+    let all = 0..schema.fields().len();
+    let bytes = all.clone().map(|column| columns.bytes(column, &picked)).sum::<u64>();
+    let reserved = budget.reserve(bytes, PARTITIONING)?;
+    let arrays = all.map(|column| columns.gather(column, &picked));
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    let batch = arrays
+        .collect::<Result<Vec<_>, _>>()
+        .and_then(|arrays| RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options));
+    let batch = batch.map_err(Error::arrow("gathering the rows of a partition"))?;
+    Ok((batch, reserved))
+}
+
+/// Gathers and encodes rows of a chunk. Returns the block with the reservation of its memory.
+pub(crate) fn encode_rows(
+    columns: &Columns,
+    (schema, rows): (&SchemaRef, &[u64]),
+    budget: &Arc<Budget>,
+) -> Result<(Block, Reservation)> {
+    let (batch, reserved) = gather_rows(columns, (schema, rows), budget)?;
+    encode_reserved(batch, reserved, PARTITIONING)
+}
 
 /// Encodes a batch. `reserved` is the reservation of the batch, and grows for the block before the block is made. The
 /// returned reservation has the size of the block.

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use arrow::datatypes::SchemaRef;
 
 use self::diverted::{Diverted, Room};
-pub(crate) use self::encoded::{BYTES_PER_BLOCK, encode_reserved};
+pub(crate) use self::encoded::{BYTES_PER_BLOCK, encode_reserved, encode_rows, gather_rows};
 pub(crate) use self::partitions::SpillTotals;
 use self::partitions::{Partitions, Work};
 use crate::build_side::{BuildSide, Step, Wishes, of_pair, smaller_first};
@@ -62,7 +62,7 @@ pub(crate) enum Attempted<T> {
 }
 
 /// Plans and runs the joins of a join that spills. Each join in memory has its own plan.
-pub(crate) trait Joins {
+pub(crate) trait Joins: Sync {
     /// Joins two tables: in memory if they fit, otherwise by spilling.
     fn join(&self, tables: Tables) -> Result<()>;
 

@@ -11,23 +11,20 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
-use super::encoded::encode_reserved;
-use crate::error::{Error, Result};
+use super::encoded::{PARTITIONING, encode_rows, gather_rows};
+use crate::error::Result;
 use crate::input::Relation;
 use crate::key::KeyPlan;
-use crate::materialise::{Chosen, Columns};
+use crate::materialise::Columns;
 use crate::memory::{Budget, Hold, Ledger, Reservation};
 use crate::options::Side;
 use crate::plan::{ASSIGNED_BYTES_PER_ROW, SpillRules, SpilledSize};
 use crate::schedule::lock;
 use crate::spill::{Block, SpillStore, SpilledRows};
 use crate::word::{KeyWord, Width};
-
-/// The purpose of the memory that partitioning takes.
-const PARTITIONING: &str = "partitioning rows for the disk";
 
 /// What a join has spilled, over all levels.
 #[derive(Debug, Default)]
@@ -148,8 +145,9 @@ impl Partitions {
         }
         let Some(left) = &mut work.left else { return Ok(()) };
         let columns = Columns::of_chunk(&work.rows, 0);
+        let schema = &self.schemas[work.side as usize];
         while let Some((partition, mut rows)) = left.rows.pop() {
-            match self.encode(work.side, &columns, &rows, budget) {
+            match encode_rows(&columns, (schema, &rows), budget) {
                 Ok((block, reserved)) => self.add(work.side, partition, block, reserved)?,
                 // Encoding fewer rows takes less memory, and their offsets are smaller.
                 Err(error) if rows.len() > 1 && error.fewer_rows_may_help() => {
@@ -177,10 +175,11 @@ impl Partitions {
             return Ok(None);
         };
         let columns = Columns::of_chunk(&work.rows, 0);
+        let schema = &self.schemas[work.side as usize];
         let mut len = left.kept.len();
         loop {
             let rows = &left.kept[left.kept.len() - len..];
-            match self.gather(work.side, &columns, rows, budget) {
+            match gather_rows(&columns, (schema, rows), budget) {
                 Ok((batch, _reserved)) => {
                     left.kept.truncate(left.kept.len() - len);
                     return Ok(Some(batch));
@@ -243,40 +242,6 @@ impl Partitions {
             }
         }
         Ok(())
-    }
-
-    /// Gathers rows into a batch. Returns it with the reservation of its memory.
-    fn gather(
-        &self,
-        side: Side,
-        columns: &Columns,
-        rows: &[u64],
-        budget: &Arc<Budget>,
-    ) -> Result<(RecordBatch, Reservation)> {
-        let schema = &self.schemas[side as usize];
-        let picked = columns.pick(Chosen::Ids(rows.to_vec()), false);
-        let all = 0..schema.fields().len();
-        let bytes = all.clone().map(|column| columns.bytes(column, &picked)).sum::<u64>();
-        let reserved = budget.reserve(bytes, PARTITIONING)?;
-        let arrays = all.map(|column| columns.gather(column, &picked));
-        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-        let batch = arrays.collect::<Result<Vec<_>, _>>().and_then(|arrays| {
-            RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options)
-        });
-        let batch = batch.map_err(Error::arrow("gathering the rows of a partition"))?;
-        Ok((batch, reserved))
-    }
-
-    /// Gathers and encodes rows. Returns the block with the reservation of its memory.
-    fn encode(
-        &self,
-        side: Side,
-        columns: &Columns,
-        rows: &[u64],
-        budget: &Arc<Budget>,
-    ) -> Result<(Block, Reservation)> {
-        let (batch, reserved) = self.gather(side, columns, rows, budget)?;
-        encode_reserved(batch, reserved, PARTITIONING)
     }
 
     /// Adds a block to a partition: to its file if it has one, otherwise to memory. If the partitions in memory then
