@@ -177,7 +177,7 @@ impl Diverted {
             let limits = self.partitions.rules.chunk_limits();
             let chunk = self.room.read(|| self.rest.chunk_of_worker(limits));
             if let Ok(Some(chunk)) = chunk {
-                return Ok(Some(Work::new(self.side, chunk.rows)));
+                return Ok(Some(Work::new(self.side, chunk)));
             }
             let mut state = lock(&self.state);
             state.busy -= 1;

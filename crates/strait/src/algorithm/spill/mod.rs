@@ -221,7 +221,7 @@ impl Spilling<'_> {
                     partitions.free(budget, source.reading_bytes(rules.reading_bytes()))?;
                     source.chunk_of_worker(rules.chunk_limits())
                 });
-                *chunk = taken?.map(|taken| Work::new(side, taken.rows));
+                *chunk = taken?.map(|taken| Work::new(side, taken));
             }
             let Some(work) = &mut *chunk else { return Ok(false) };
             with_room(partitions, || partitions.divide(work, budget, Phase::Building))?;

@@ -20,7 +20,7 @@ use arrow::datatypes::SchemaRef;
 use super::build_keys::BuildKeys;
 use super::encoded::encode_reserved;
 use crate::error::{Error, Result};
-use crate::input::Relation;
+use crate::input::{Chunk, Relation};
 use crate::key::KeyPlan;
 use crate::materialise::{Chosen, Columns};
 use crate::memory::{Budget, Hold, Ledger, Reservation};
@@ -95,6 +95,8 @@ struct Partition {
 pub(super) struct Work {
     pub(super) side: Side,
     rows: Relation,
+    /// The number of the first row in its table, if the rows were read from the table.
+    first_row: u64,
     /// The rows that are not in a block yet; `None` until the rows have been assigned to partitions.
     left: Option<Assigned>,
 }
@@ -198,8 +200,8 @@ struct Assigned {
 }
 
 impl Work {
-    pub(super) fn new(side: Side, rows: Relation) -> Work {
-        Work { side, rows, left: None }
+    pub(super) fn new(side: Side, Chunk { rows, first_row }: Chunk) -> Work {
+        Work { side, rows, first_row, left: None }
     }
 }
 
@@ -253,7 +255,7 @@ impl Partitions {
             work.left = Some(self.assign(work.side, &work.rows, reserved, phase)?);
         }
         let Some(left) = &mut work.left else { return Ok(()) };
-        let columns = Columns::of_chunk(&work.rows, 0);
+        let columns = Columns::of_chunk(&work.rows, work.first_row);
         while let Some((partition, mut rows)) = left.rows.pop() {
             match self.encode(work.side, &columns, &rows, budget) {
                 Ok((block, reserved)) => self.add(work.side, partition, block, reserved)?,
@@ -282,7 +284,7 @@ impl Partitions {
         let Some(left) = work.left.as_mut().filter(|left| !left.kept.is_empty()) else {
             return Ok(None);
         };
-        let columns = Columns::of_chunk(&work.rows, 0);
+        let columns = Columns::of_chunk(&work.rows, work.first_row);
         let mut len = left.kept.len();
         loop {
             let rows = &left.kept[left.kept.len() - len..];
@@ -430,12 +432,11 @@ impl Partitions {
     ) -> Result<(RecordBatch, Reservation)> {
         let schema = &self.schemas[side as usize];
         let picked = columns.pick(Chosen::Ids(rows.to_vec()), false);
-        let all = 0..schema.fields().len();
-        let bytes = all.clone().map(|column| columns.bytes(column, &picked)).sum::<u64>();
+        let bytes = columns.bytes_with_numbers(schema, &picked);
         let reserved = budget.reserve(bytes, PARTITIONING)?;
-        let arrays = all.map(|column| columns.gather(column, &picked));
+        let arrays = columns.gather_with_numbers(schema, &picked);
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-        let batch = arrays.collect::<Result<Vec<_>, _>>().and_then(|arrays| {
+        let batch = arrays.and_then(|arrays| {
             RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options)
         });
         let batch = batch.map_err(Error::arrow("gathering the rows of a partition"))?;
