@@ -297,9 +297,10 @@ impl Spilling<'_> {
                 Attempted::TooLarge(rest, why) => {
                     log::info!("{why}; fewer rows stay in memory");
                     // If rows wait, the join in memory has held its probe side. Then rows without a match take memory.
-                    let freed = rest.has_waiting() && partitions.stop_joining_unmatched()
+                    let stop = || partitions.stop_joining_unmatched(probe_side);
+                    let freed = rest.has_waiting() && stop()
                         || partitions.spill_largest(Some(side))?
-                        || partitions.stop_joining_unmatched()
+                        || stop()
                         || partitions.drop_keys();
                     if !freed {
                         return Err(why);

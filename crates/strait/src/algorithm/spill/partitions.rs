@@ -330,6 +330,7 @@ impl Partitions {
         kept.sort_unstable();
         Ok(Assigned { kept, rows: others, _reserved: reserved })
     }
+
     /// Calls `put` with each row and its destination.
     fn assign_by<K: KeyWord>(
         &self,
@@ -406,12 +407,16 @@ impl Partitions {
         dropped.count() > 0
     }
 
-    /// From now on, sends probe rows without a match to their partitions, and not to the join in memory. Returns false
-    /// if this was so before.
-    pub(super) fn stop_joining_unmatched(&self) -> bool {
-        // The rows that the join in memory got so far come again.
-        self.unwritten.store(0, Ordering::Relaxed);
-        self.joins_unmatched.swap(false, Ordering::Relaxed)
+    /// From now on, sends rows of the probe side `side` without a match to their partitions, and not to the join in
+    /// memory. Returns false if that join gets no such rows anyway.
+    pub(super) fn stop_joining_unmatched(&self, side: Side) -> bool {
+        let stops = !self.drops_unmatchable[side as usize]
+            && self.joins_unmatched.swap(false, Ordering::Relaxed);
+        if stops {
+            // The rows that the join in memory got so far come again.
+            self.unwritten.store(0, Ordering::Relaxed);
+        }
+        stops
     }
 
     /// Drops the keys of the build side after the end of the probe side. Adds the rows that were not written to the
