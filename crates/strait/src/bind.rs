@@ -9,14 +9,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::join::Join;
 use crate::key::{Equality, KeyPlan};
 use crate::matches::BoundFilter;
-use crate::options::{Algorithm, Side};
+use crate::options::Side;
 use crate::output::{Origin, Output, OutputPlan};
 use crate::plan::{JobCosts, Statistics};
 use crate::resolve;
@@ -72,13 +72,6 @@ impl BoundJoin {
         });
         let keys = found.collect::<Result<Vec<_>>>()?;
         let mut plan = resolve::output(join, output, left, right, &keys)?;
-        if join.algorithm == Some(Algorithm::Spill) && plan.has_row_numbers() {
-            return Err(Error::invalid_option(
-                "algorithm",
-                "spill does not return row numbers",
-                "choose another algorithm, or rows instead of row numbers",
-            ));
-        }
         let schema = |side| if side == Side::Left { left } else { right };
         for &(side, name) in sums {
             let column = resolve::column(side.name(), schema(side), name)?;
@@ -146,6 +139,30 @@ impl BoundJoin {
     pub fn job_costs(mut self, costs: JobCosts) -> Self {
         self.join = self.join.job_costs(costs);
         self
+    }
+
+    /// Returns the join of rows that have spilled. If the output has the row numbers of a side, they are a column of its
+    /// rows, after all other columns: the positions of spilled rows say nothing about their numbers in the table.
+    pub(crate) fn of_spilled_rows(&self) -> BoundJoin {
+        let (mut output, mut schemas) = (self.output.clone(), self.schemas.clone());
+        for origin in &mut output.origins {
+            if let Origin::RowId(side) = *origin {
+                let schema = &mut schemas[side as usize];
+                *origin = Origin::Column(side, schema.fields().len());
+                let number = Field::new("row number", DataType::UInt64, false);
+                let fields = schema.fields().iter().cloned().chain([Arc::new(number)]);
+                *schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+            }
+        }
+        BoundJoin {
+            join: self.join.clone(),
+            columns: self.columns.clone(),
+            schemas,
+            keys: self.keys.clone(),
+            filter: self.filter.clone(),
+            output,
+            device: self.device.clone(),
+        }
     }
 
     /// Returns the schema of the output.

@@ -202,7 +202,7 @@ impl Join {
     /// join sorts both tables in parts instead, writes the parts to files, and joins them in the order of the keys. So
     /// the output is sorted in this case, too.
     ///
-    /// Joins whose output has row numbers ([`pairs`](Join::pairs)) do not spill yet, and still fail if they do not fit.
+    /// If the output has row numbers ([`pairs`](Join::pairs)), each row is written with its number.
     ///
     /// ```
     /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};

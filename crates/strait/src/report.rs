@@ -106,6 +106,9 @@ pub struct Spilled {
     pub levels: u64,
     /// The key ranges that `sort-merge` read from sorted runs and joined in memory.
     pub ranges: u64,
+    /// The rows of probe sides that were not written because no build row has their key. If the join type returns them,
+    /// they were returned at once.
+    pub unmatched_rows: u64,
 }
 
 impl From<&SpillTotals> for Spilled {
@@ -119,6 +122,7 @@ impl From<&SpillTotals> for Spilled {
             pairs_in_blocks: read(&totals.pairs_in_blocks),
             levels: read(&totals.levels),
             ranges: read(&totals.ranges),
+            unmatched_rows: read(&totals.unmatched),
         }
     }
 }
@@ -185,6 +189,10 @@ impl fmt::Display for Report {
             match pairs_in_blocks {
                 0 => writeln!(f)?,
                 n => writeln!(f, ", {n} pairs in blocks")?,
+            }
+            if self.spilled.unmatched_rows > 0 {
+                let rows = self.spilled.unmatched_rows;
+                writeln!(f, "  {:<22} {rows:>12} without a match", "rows kept from disk")?;
             }
         }
         if self.crossed != LinkTraffic::default() {

@@ -8,12 +8,11 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use arrow::array::AsArray;
 use arrow::array::{
-    ArrayRef, BooleanArray, Int8Array, Int64Array, RecordBatch, RecordBatchIterator,
-    RecordBatchReader, StringArray,
+    Array, ArrayRef, AsArray, BooleanArray, Int8Array, Int64Array, RecordBatch,
+    RecordBatchIterator, RecordBatchReader, StringArray,
 };
-use arrow::datatypes::Int64Type;
+use arrow::datatypes::{Int64Type, UInt64Type};
 use arrow::error::ArrowError;
 use strait::testing::TestOverrides;
 use strait::{
@@ -86,10 +85,7 @@ fn answer_of(
             .filter_map(|column| column.as_primitive_opt::<Int64Type>().cloned())
             .collect();
         rows.extend((0..batch.num_rows()).map(|row| {
-            let number = |column: &Int64Array| {
-                use arrow::array::Array;
-                column.is_valid(row).then(|| column.value(row))
-            };
+            let number = |column: &Int64Array| column.is_valid(row).then(|| column.value(row));
             numbers.iter().map(number).collect::<Vec<_>>()
         }));
     }
@@ -392,9 +388,43 @@ fn settings_that_do_not_spill() {
     let asked = Join::inner().on("k").algorithm(Algorithm::Spill);
     let error = asked.run(table(1, spread), table(1, spread)).err().expect("no store").to_string();
     assert!(error.contains("Join::spill"), "{error}");
-    let numbered = asked.spill(folders()).pairs(table(1, spread), table(1, spread));
-    let error = numbered.err().expect("row numbers").to_string();
-    assert!(error.contains("row numbers"), "{error}");
+}
+
+/// The output has the row numbers in the tables, also if the rows were written to disk on several levels, or as sorted
+/// runs.
+#[test]
+fn row_numbers_of_rows_that_spill() {
+    let (left, right) = (|row: usize| spread(row % 30_000), |row: usize| spread(row + 10_000));
+    let tables = || (table(40_000, left), table(60_000, right));
+    let answer = |join: &Join| -> (Vec<[Option<u64>; 2]>, Report) {
+        let (left, right) = tables();
+        let mut reader = join.pairs(left, right).expect("bound");
+        let mut rows = Vec::new();
+        for batch in &mut reader {
+            let batch = batch.expect("it spills");
+            let numbers = batch.columns().iter().filter_map(|c| c.as_primitive_opt::<UInt64Type>());
+            let numbers: Vec<_> = numbers.collect();
+            let number = |side: usize, row: usize| {
+                let column = numbers.get(side)?;
+                column.is_valid(row).then(|| column.value(row))
+            };
+            rows.extend((0..batch.num_rows()).map(|row| [number(0, row), number(1, row)]));
+        }
+        rows.sort_unstable();
+        (rows, reader.report().expect("the join has ended"))
+    };
+    for join_type in JoinType::ALL {
+        for algorithm in [None, Some(Algorithm::Spill), Some(Algorithm::SortMerge)] {
+            let join = Join::new(join_type).on("k").threads(2);
+            let (expected, _) = answer(&join);
+            let join = join.algorithm(algorithm).memory_limit(MIB).spill(folders());
+            let (rows, report) = answer(&join);
+            let name = format!("{join_type} by {algorithm:?}");
+            assert!(rows == expected, "{name}: {} rows, not {}", rows.len(), expected.len());
+            assert!(report.spilled.rows > 0, "{name}: {report}");
+            assert!(report.peak_memory <= MIB, "{name}: {}", report.peak_memory);
+        }
+    }
 }
 
 /// The report says why the join spilled, and that the details are of a join in memory.

@@ -127,6 +127,7 @@ impl JoinType {
 }
 
 /// A residual filter whose columns are resolved.
+#[derive(Clone)]
 pub(crate) struct BoundFilter {
     pub(crate) columns: Vec<(Side, usize)>,
     pub(crate) schema: SchemaRef,

@@ -29,9 +29,9 @@ use std::sync::{Arc, OnceLock};
 use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, GenericByteArray, RecordBatch, UInt64Array, make_array,
 };
-use arrow::buffer::{Buffer, ScalarBuffer};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow::compute::take;
-use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType};
+use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType, Schema};
 use arrow::error::ArrowError;
 
 use crate::context::Context;
@@ -293,6 +293,41 @@ impl Columns {
     #[inline]
     fn locate(&self, row: u64) -> Location {
         if row == ABSENT { Location { batch: 0, row: 0 } } else { self.places.locate(row) }
+    }
+
+    /// Returns the bytes that [`gather_with_numbers`](Columns::gather_with_numbers) needs.
+    pub(crate) fn bytes_with_numbers(&self, schema: &Schema, picked: &Picked) -> u64 {
+        let of_columns = (0..self.columns.len()).map(|column| self.bytes(column, picked));
+        let added = schema.fields().len().saturating_sub(self.columns.len());
+        of_columns.sum::<u64>() + 8 * (picked.chosen.len() * added) as u64
+    }
+
+    /// Gathers all columns of a schema for the picked rows. If the schema has one more column than these rows, it is for
+    /// the row numbers.
+    pub(crate) fn gather_with_numbers(
+        &self,
+        schema: &Schema,
+        picked: &Picked,
+    ) -> std::result::Result<Vec<ArrayRef>, ArrowError> {
+        let own = self.columns.len();
+        let gather = |column: usize| match column < own {
+            true => self.gather(column, picked),
+            false => Ok(self.row_numbers(picked)),
+        };
+        (0..schema.fields().len()).map(gather).collect()
+    }
+
+    /// Returns the numbers of the picked rows in their table; null for absent rows.
+    pub(crate) fn row_numbers(&self, picked: &Picked) -> ArrayRef {
+        let first = self.first_row;
+        if let Chosen::Run(run) = &picked.chosen {
+            return Arc::new(UInt64Array::from_iter_values(run.start + first..run.end + first));
+        }
+        let rows = picked.ids();
+        let ids: Vec<u64> = rows.iter().map(|&row| row.wrapping_add(first)).collect();
+        let there = || BooleanBuffer::collect_bool(rows.len(), |i| rows[i] != ABSENT);
+        let nulls = (!picked.all_there()).then(|| NullBuffer::new(there()));
+        Arc::new(UInt64Array::new(ids.into(), nulls))
     }
 
     /// Returns the positions of rows.

@@ -166,7 +166,7 @@ impl<'a> Emitter<'a> {
     /// Gathers a batch. If offsets overflow or memory does not suffice, it writes the two halves instead.
     fn write(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
         let len = rows.left.len();
-        let (sink, plan) = (self.sink, self.sink.output_plan);
+        let (sink, plan) = (self.sink, &*self.sink.output_plan);
         let pooled = sink.budget.unlimited();
         let picked = [
             sides[0].map(|columns| columns.pick(rows.left, pooled)),
@@ -311,7 +311,7 @@ mod tests {
 
     use super::*;
     use crate::memory::Budget;
-    use crate::output::{NoRows, OutputPlan, Turn};
+    use crate::output::{CurrentPlan, NoRows, OutputPlan, Turn};
     use crate::progress::Counters;
 
     /// A join that restarts on the CPU while it counts: the number of rows that the user sees must not
@@ -323,7 +323,7 @@ mod tests {
         let plan = OutputPlan { schema, origins, output: Output::Count, sums };
         let (budget, flow, counters) = (Budget::new(None), Arc::default(), Counters::default());
         let sink = SharedSink {
-            output_plan: &plan,
+            output_plan: CurrentPlan::new(&plan),
             sink: &NoRows,
             budget: &budget,
             ledger: None,

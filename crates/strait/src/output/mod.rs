@@ -11,7 +11,7 @@ mod sink;
 mod turn;
 
 pub(crate) use emitter::{Emitter, Rows, fewer};
-pub(crate) use plan::{Origin, OutputPlan};
+pub(crate) use plan::{CurrentPlan, Origin, OutputPlan};
 pub(crate) use sink::{NoRows, OutputPoint, SharedSink};
 pub use sink::{ReservedBatch, Sink};
 pub(crate) use turn::Turn;

@@ -1,14 +1,14 @@
 //! The output columns: where each comes from, and how its values are gathered.
 
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
-use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 
 use super::Output;
-use crate::materialise::{ABSENT, Chosen, Columns, Picked, absent, absent_bytes, coalesce};
+use crate::materialise::{Chosen, Columns, Picked, absent, absent_bytes, coalesce};
 use crate::options::Side;
 
 /// The origin of an output column. Column numbers are those of the readers.
@@ -45,11 +45,6 @@ impl OutputPlan {
     /// Returns whether only the number of rows is needed.
     pub(crate) fn count_only(&self) -> bool {
         self.output == Output::Count && self.sums.is_empty()
-    }
-
-    /// Returns whether the output has row numbers of any side.
-    pub(crate) fn has_row_numbers(&self) -> bool {
-        self.origins.iter().any(|origin| matches!(origin, Origin::RowId(_)))
     }
 
     /// Returns whether the output needs only values of this side: no row numbers, and no coalesced keys.
@@ -163,16 +158,34 @@ impl OutputPlan {
 
 /// Returns the row numbers in their table; null for absent rows.
 fn row_ids(columns: Option<&Columns>, picked: Option<&Picked>, len: usize) -> ArrayRef {
-    let (Some(columns), Some(picked)) = (columns, picked) else {
-        return Arc::new(UInt64Array::new_null(len));
-    };
-    let first = columns.first_row;
-    if let Chosen::Run(run) = &picked.chosen {
-        return Arc::new(UInt64Array::from_iter_values(run.start + first..run.end + first));
+    match (columns, picked) {
+        (Some(columns), Some(picked)) => columns.row_numbers(picked),
+        _ => Arc::new(UInt64Array::new_null(len)),
     }
-    let rows = picked.ids();
-    let ids: Vec<u64> = rows.iter().map(|&row| row.wrapping_add(first)).collect();
-    let there = || BooleanBuffer::collect_bool(len, |i| rows[i] != ABSENT);
-    let nulls = (!picked.all_there()).then(|| NullBuffer::new(there()));
-    Arc::new(UInt64Array::new(ids.into(), nulls))
+}
+
+/// The output columns of a join that may spill. Before it spills, row numbers follow from the positions of the rows. After
+/// that, they are a column of the rows.
+pub(crate) struct CurrentPlan<'a> {
+    first: &'a OutputPlan,
+    spilled: OnceLock<OutputPlan>,
+}
+
+impl<'a> CurrentPlan<'a> {
+    pub(crate) fn new(first: &'a OutputPlan) -> CurrentPlan<'a> {
+        CurrentPlan { first, spilled: OnceLock::new() }
+    }
+
+    /// Sets the output columns of all later joins. No worker may have an emitter. Only the first call has an effect.
+    pub(crate) fn spill(&self, plan: &OutputPlan) {
+        self.spilled.get_or_init(|| plan.clone());
+    }
+}
+
+impl Deref for CurrentPlan<'_> {
+    type Target = OutputPlan;
+
+    fn deref(&self) -> &OutputPlan {
+        self.spilled.get().unwrap_or(self.first)
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 
-use super::{Output, OutputPlan, Turn};
+use super::{CurrentPlan, Output, Turn};
 use crate::error::{CallerCode, Error, Result};
 use crate::memory::{Budget, Flow, Hold, Ledger, Queued, Reservation, frame};
 use crate::progress::Counters;
@@ -143,7 +143,7 @@ impl Sink for NoRows {
 
 /// The destination of all workers' rows.
 pub(crate) struct SharedSink<'a> {
-    pub(crate) output_plan: &'a OutputPlan,
+    pub(crate) output_plan: CurrentPlan<'a>,
     pub(crate) sink: &'a dyn Sink,
     pub(crate) budget: &'a Arc<Budget>,
     /// The reservations for the input buffers, if memory is limited.

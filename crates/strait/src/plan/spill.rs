@@ -44,6 +44,22 @@ const BYTES_PER_JOIN: u64 = 128 << 10;
 /// The most levels. Partitions of the last level are joined in blocks.
 const MAX_LEVELS: u32 = 6;
 
+/// The filter over the keys of the build side takes at most 1/`FILTER_OF_LIMIT` of the memory limit, and at most
+/// `MOST_FILTER` bytes.
+const FILTER_OF_LIMIT: u64 = 16;
+const MOST_FILTER: u64 = 256 << 20;
+/// The most bytes of the filter if memory is not limited, and the number of build rows is unknown.
+const DEFAULT_FILTER: u64 = 16 << 20;
+/// The bytes of the filter per build row, if the number of build rows is known. They are 32 bits. The number may be too
+/// small, and if it is right, the filter is folded later.
+const FILTER_BYTES_PER_ROW: u64 = 4;
+/// A filter with fewer bytes rejects almost nothing.
+const LEAST_FILTER: u64 = 64;
+/// When this many probe rows were looked up in the filter, and fewer than 1/`FILTER_PAYS` of them were rejected, the
+/// filter is dropped.
+const FILTER_SAMPLE: u64 = 100_000;
+const FILTER_PAYS: u64 = 16;
+
 /// A number of rows, and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SpilledSize {
@@ -245,6 +261,49 @@ impl SpillRules {
         self.limit.map_or(u64::MAX, |_| (free / 3).max(1))
     }
 
+    /// Returns the bytes of the filter over the keys of a build side: a power of two, or 0 if there is no filter.
+    /// `rows` is the number of its rows, as far as known, and `free` is the free memory. As long as either side may
+    /// become the build side, there are two filters (`is_open`).
+    ///
+    /// The filter is filled while the build side is partitioned. Its number of rows is exact only for pairs of
+    /// partitions. Otherwise, the filter is as large as the limit allows.
+    pub(crate) fn filter_bytes(&self, rows: Option<u64>, free: u64, is_open: bool) -> u64 {
+        if self.overrides.tiny_partitions {
+            return LEAST_FILTER;
+        }
+        let most = match self.limit {
+            // Half of the free memory is left for the first rows that are partitioned.
+            Some(limit) => (limit / FILTER_OF_LIMIT).min(free / 2),
+            None if rows.is_none() => DEFAULT_FILTER,
+            None => MOST_FILTER,
+        };
+        let most = most.min(MOST_FILTER) >> u32::from(is_open);
+        let needed = rows.map_or(u64::MAX, |rows| rows.saturating_mul(FILTER_BYTES_PER_ROW));
+        // A power of two is at least half of its bound. So a filter that needs less than `most` has 16 bits per row.
+        match most.min(needed.max(LEAST_FILTER)) {
+            ..LEAST_FILTER => 0,
+            bytes => 1 << bytes.ilog2(),
+        }
+    }
+
+    /// Returns whether a filter is made half as large. `set` of its `bits` bits are set. After it was made smaller, at
+    /// most a quarter of its bits is set. Then it rejects more than 99 percent of the rows without a match.
+    pub(crate) fn filter_folds(&self, set: u64, bits: u64) -> bool {
+        set < bits / 8
+    }
+
+    /// Returns whether so many bits of a filter are set that it would reject only few rows. A key has four bits, so the
+    /// filter rejects 41 percent of the rows without a match if 7/8 of its bits are set.
+    pub(crate) fn filter_is_full(&self, set: u64, bits: u64) -> bool {
+        set > bits / 8 * 7
+    }
+
+    /// Returns whether a filter is kept that was asked for `asked` rows, and has rejected `rejected` of them.
+    pub(crate) fn filter_pays(&self, asked: u64, rejected: u64) -> bool {
+        let sample = if self.overrides.tiny_chunks { 20 } else { FILTER_SAMPLE };
+        asked < sample || rejected >= asked / FILTER_PAYS
+    }
+
     /// Decides how a pair of partitions is joined. `sizes` has the sizes of its left and right side. `whole` is the
     /// size of the smaller one of the two tables that were partitioned.
     ///
@@ -359,5 +418,30 @@ mod tests {
         assert_eq!(rules(Some(3 * MIB)).resident_bytes(), MIB);
         assert!(size(MIB).fits(6 * MIB) && !size(MIB).fits(3 * MIB));
         assert!(!size(1).fits(BYTES_PER_JOIN));
+    }
+
+    #[test]
+    fn the_filter_is_small_against_the_limit() {
+        let limited = rules(Some(64 * MIB));
+        assert_eq!(limited.filter_bytes(None, 64 * MIB, false), 4 * MIB);
+        assert_eq!(limited.filter_bytes(None, 64 * MIB, true), 2 * MIB);
+        assert_eq!(limited.filter_bytes(None, 3 * MIB, false), MIB);
+        assert_eq!(limited.filter_bytes(Some(u64::MAX), 64 * MIB, false), 4 * MIB);
+        assert_eq!(limited.filter_bytes(Some(1000), 64 * MIB, false), 2048);
+        assert_eq!(limited.filter_bytes(Some(0), 64 * MIB, false), LEAST_FILTER);
+        assert_eq!(limited.filter_bytes(Some(1000), 100, false), 0);
+        assert_eq!(rules(Some(512)).filter_bytes(None, 512, false), 0);
+        assert_eq!(rules(None).filter_bytes(None, u64::MAX, true), DEFAULT_FILTER / 2);
+        assert_eq!(rules(None).filter_bytes(Some(u64::MAX), u64::MAX, false), MOST_FILTER);
+    }
+
+    #[test]
+    fn a_filter_that_rejects_few_rows_is_dropped() {
+        let rules = rules(None);
+        assert!(rules.filter_pays(0, 0) && rules.filter_pays(FILTER_SAMPLE - 1, 0));
+        assert!(rules.filter_pays(FILTER_SAMPLE, FILTER_SAMPLE / 16));
+        assert!(!rules.filter_pays(FILTER_SAMPLE, FILTER_SAMPLE / 17));
+        assert!(!rules.filter_is_full(448, 512) && rules.filter_is_full(449, 512));
+        assert!(rules.filter_folds(63, 512) && !rules.filter_folds(64, 512));
     }
 }

@@ -9,7 +9,7 @@
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::decide::Known;
@@ -35,7 +35,10 @@ use crate::schedule::lock;
 
 /// What the joins of one run share.
 pub(super) struct Conductor<'a> {
-    bound: &'a BoundJoin,
+    /// The join of the inputs.
+    first: &'a BoundJoin,
+    /// The join of rows that have spilled, once the join spills.
+    spilling: OnceLock<BoundJoin>,
     cx: &'a Context<'a>,
     sink: &'a SharedSink<'a>,
     shared: &'a Running,
@@ -67,19 +70,44 @@ pub(super) struct Ran {
 
 impl<'a> Conductor<'a> {
     pub(super) fn new(
-        bound: &'a BoundJoin,
+        first: &'a BoundJoin,
         cx: &'a Context<'a>,
         sink: &'a SharedSink<'a>,
         (shared, reading): (&'a Running, &'a Arc<ReadingThread>),
     ) -> Conductor<'a> {
         let (candidates, spilled, ran, within_key) = Default::default();
-        let seed = bound.join.overrides.seed.unwrap_or_else(Seed::random_number);
-        Conductor { bound, cx, sink, shared, reading, candidates, spilled, seed, ran, within_key }
+        let spilling = OnceLock::new();
+        let seed = first.join.overrides.seed.unwrap_or_else(Seed::random_number);
+        Conductor {
+            first,
+            spilling,
+            cx,
+            sink,
+            shared,
+            reading,
+            candidates,
+            spilled,
+            seed,
+            ran,
+            within_key,
+        }
+    }
+
+    /// Returns the join that is carried out now.
+    fn bound(&self) -> &BoundJoin {
+        self.spilling.get().unwrap_or(self.first)
+    }
+
+    /// Returns the join of rows that have spilled. From now on, this is the join that is carried out.
+    fn spill(&self) -> &BoundJoin {
+        let spilling = self.spilling.get_or_init(|| self.first.of_spilled_rows());
+        self.sink.output_plan.spill(&spilling.output);
+        spilling
     }
 
     /// Returns an input of the join as a source.
     pub(super) fn input(&self, side: Side, input: Input) -> BufferedSource {
-        let needed = self.bound.columns(side);
+        let needed = self.first.columns(side);
         self.buffered(
             (side, input),
             |input| (needed.len() < input.schema().fields().len()).then(|| needed.to_vec()),
@@ -96,9 +124,9 @@ impl<'a> Conductor<'a> {
         let expected = Expected {
             // The bound schema decides which columns are nullable. The input may announce another nullability, as
             // long as it delivers no null in a column that is declared non-nullable.
-            schema: Arc::clone(&self.bound.schemas[side as usize]),
+            schema: Arc::clone(&self.bound().schemas[side as usize]),
             columns: columns(&input),
-            row_numbers: self.bound.wants_row_numbers(side),
+            row_numbers: self.bound().wants_row_numbers(side),
             counted,
         };
         let running = (&self.shared.cancelled, &self.shared.counters);
@@ -128,23 +156,24 @@ impl<'a> Conductor<'a> {
                 }
             },
         };
-        let Some(store) = &self.bound.join.spill else {
+        let Some(store) = &self.first.join.spill else {
             return Err(Error::internal("a join spills without a place for its files"));
         };
         // The join first takes its memory, and then computes the rules from it. So nobody else can take this memory
         // while the join spills.
         let limit = self.memory_to_spill(tables.level)?;
+        let bound = self.spill();
         let spilling = Spilling {
             cx: self.cx,
-            keys: &self.bound.keys,
-            schemas: &self.bound.schemas,
+            keys: &bound.keys,
+            schemas: &bound.schemas,
             store,
             totals: &self.spilled,
             rules: SpillRules {
                 limit,
                 threads: self.cx.workers.threads(),
                 level: tables.level,
-                overrides: self.bound.join.overrides,
+                overrides: self.first.join.overrides,
                 asked: self.asks_to_spill(),
             },
             joins: self,
@@ -152,15 +181,14 @@ impl<'a> Conductor<'a> {
         };
         self.cx.counters.enter(Stage::Partition, 0);
         let (side, join_type) = (tables.build_side.side(), tables.join_type);
-        let sorts = self.bound.join.algorithm == Some(Algorithm::SortMerge);
+        let sorts = self.first.join.algorithm == Some(Algorithm::SortMerge);
         match sorts {
             true => {
-                SortedRuns::new(&spilling, join_type, self.bound.filter.is_some()).run(tables)?
+                SortedRuns::new(&spilling, join_type, self.first.filter.is_some()).run(tables)?
             }
             false => spilling.run(tables)?,
         }
         // If no join in memory ran to its end, there is no plan yet.
-        let bound = self.bound;
         let (statistics, join_type) = (&bound.join.statistics, bound.join.join_type);
         let known = || Known::new(self.cx.machine, side, statistics, join_type);
         let unjoined = || Ran {
@@ -192,12 +220,12 @@ impl<'a> Conductor<'a> {
 
     /// Returns whether the caller asked for spilling.
     fn asks_to_spill(&self) -> bool {
-        self.bound.join.algorithm == Some(Algorithm::Spill)
+        self.first.join.algorithm == Some(Algorithm::Spill)
     }
 
     /// Returns whether the join spills before it tries to join in memory.
     pub(super) fn spills_at_once(&self) -> bool {
-        self.asks_to_spill() || self.bound.join.overrides.spill_at_once && self.can_spill()
+        self.asks_to_spill() || self.first.join.overrides.spill_at_once && self.can_spill()
     }
 
     /// Returns whether the join may spill if memory is refused.
@@ -205,14 +233,14 @@ impl<'a> Conductor<'a> {
         self.can_spill() && !self.cx.budget.unlimited()
     }
 
-    /// Returns whether the join can spill. It needs a place for files, and its output must not have row numbers.
+    /// Returns whether the join can spill. It needs a place for files.
     fn can_spill(&self) -> bool {
-        self.bound.join.spill.is_some() && !self.bound.output.has_row_numbers()
+        self.first.join.spill.is_some()
     }
 
     /// Reads the build side and joins in memory.
     fn join_in_memory(&self, tables: Tables) -> Result<Attempted<Tables>> {
-        let (bound, cx, may_spill) = (self.bound, self.cx, self.may_spill());
+        let (bound, cx, may_spill) = (self.bound(), self.cx, self.may_spill());
         // Usually, an error of a worker ends the whole join. If the join may spill, it must end only this attempt.
         let workers = if may_spill { cx.workers.attempt() } else { cx.workers.clone() };
         let spare = if may_spill { spare_bytes(cx.budget.limit()) } else { 0 };
@@ -266,7 +294,7 @@ impl<'a> Conductor<'a> {
         join_type: JoinType,
         statistics: &[Statistics; 2],
     ) -> Result<Attempted<BufferedSource>> {
-        let (bound, may_spill) = (self.bound, self.may_spill());
+        let (bound, may_spill) = (self.bound(), self.may_spill());
         let mut cx = self.cx.clone();
         if may_spill {
             cx.workers = self.cx.workers.attempt();
@@ -288,7 +316,10 @@ impl<'a> Conductor<'a> {
             false => 0,
         };
         let spare = if may_spill { spare_bytes(cx.budget.limit()) } else { 0 };
-        let may_divide = may_spill || cx.overrides.table_parts && self.can_spill();
+        let may_write = may_spill || cx.overrides.table_parts && self.can_spill();
+        // A table in parts writes probe rows without their numbers.
+        let numbered = [Side::Left, Side::Right].into_iter().any(|s| bound.wants_row_numbers(s));
+        let may_divide = may_write && !numbered;
         let (store, totals) = (bound.join.spill.as_ref(), &self.spilled);
         let overflow = store.map(|store| Overflow { store, totals, joins: self });
         let start = Written::now(self.sink, &self.candidates);
@@ -377,7 +408,7 @@ impl Joins for Conductor<'_> {
     fn within_key(&self, joins: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         self.within_key.store(true, Ordering::Relaxed);
         // On a GPU, the output of `sort-merge` has no order.
-        let ordered = self.bound.device.is_none();
+        let ordered = self.first.device.is_none();
         self.sink.one_key.store(ordered, Ordering::Relaxed);
         let joined = joins();
         self.sink.one_key.store(false, Ordering::Relaxed);

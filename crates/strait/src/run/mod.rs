@@ -24,7 +24,7 @@ use crate::input::{Input, MAX_ROWS_PER_BATCH};
 use crate::machine::Machine;
 use crate::memory::Ledger;
 use crate::options::Side;
-use crate::output::{SharedSink, Sink, Turn};
+use crate::output::{CurrentPlan, SharedSink, Sink, Turn};
 use crate::progress::{Stage, Ticker};
 use crate::reader::Running;
 use crate::reading::ReadingThread;
@@ -63,7 +63,7 @@ impl BoundJoin {
         let ahead = if ledger.is_some() || self.join.prompt { 1 } else { READ_AHEAD };
         let reading = ReadingThread::new(ahead, &shared.cancelled);
         let sink = SharedSink {
-            output_plan: &self.output,
+            output_plan: CurrentPlan::new(&self.output),
             sink,
             budget,
             ledger: ledger.as_deref(),

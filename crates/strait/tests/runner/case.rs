@@ -126,11 +126,7 @@ impl Case {
             null_equality: *rng.pick(&[NullEquality::NeverEqual, NullEquality::Equal]),
             float_equality: *rng.pick(&FloatEquality::ALL),
             filter,
-            output: match *rng.pick(&outputs) {
-                // Row numbers are not written to disk.
-                Output::Pairs if asks_to_spill => Output::Rows,
-                output => output,
-            },
+            output: *rng.pick(&outputs),
             build_side: *rng.pick(&[None, None, Some(Side::Left), Some(Side::Right)]),
             statistics: [statistics(rng), statistics(rng)],
             threads: rng.between(1, 3),

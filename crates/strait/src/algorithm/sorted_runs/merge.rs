@@ -154,7 +154,7 @@ impl SortedRuns<'_> {
         let side = writer.side();
         let rows = relation(self, side, taken.pieces.iter().map(|(_, piece)| piece));
         match self.sorted(side, &rows) {
-            Ok(order) => writer.append(&rows, &order).map(|()| None),
+            Ok(order) => writer.append((&rows, 0), &order).map(|()| None),
             Err(why @ Error::MemoryLimit { .. }) => Ok(Some(why)),
             Err(error) => Err(error),
         }

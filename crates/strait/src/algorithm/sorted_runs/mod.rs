@@ -143,7 +143,7 @@ impl<'a> SortedRuns<'a> {
                 Ok(order) => {
                     if order.len() > 0 {
                         let mut writer = RunWriter::create(self, side, 0)?;
-                        writer.append(&chunk.rows, &order)?;
+                        writer.append((&chunk.rows, chunk.first_row), &order)?;
                         runs.extend(writer.finish());
                     }
                     drop((order, chunk));

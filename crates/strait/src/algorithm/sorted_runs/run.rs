@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::SchemaRef;
 
 use super::SortedRuns;
 use crate::algorithm::spill::encode_reserved;
@@ -70,7 +71,12 @@ impl<'a> RunWriter<'a> {
     /// Appends rows in this order. All of them must come after the rows that were appended before.
     ///
     /// If memory is refused, the blocks become shorter. An error is final, because some rows may be written already.
-    pub(super) fn append(&mut self, rows: &Relation, order: &InOrder) -> Result<()> {
+    /// `first_row` is the number of the first row in its table, if the rows were read from the table.
+    pub(super) fn append(
+        &mut self,
+        (rows, first_row): (&Relation, u64),
+        order: &InOrder,
+    ) -> Result<()> {
         if order.len() == 0 {
             return Ok(());
         }
@@ -84,7 +90,7 @@ impl<'a> RunWriter<'a> {
             self.run.first = first;
         }
         self.run.last = last;
-        let columns = Columns::of_chunk(rows, 0);
+        let columns = Columns::of_chunk(rows, first_row);
         let usual = self.of.rules.block_rows(rows.rows(), rows.bytes());
         let threads = self.of.spilling.cx.workers.threads();
         let (mut at, mut len, mut at_once) = (0, usual, threads);
@@ -116,8 +122,10 @@ impl<'a> RunWriter<'a> {
         let blocks: Vec<Mutex<Option<Result<Encoded>>>> =
             ranges.iter().map(|_| Mutex::default()).collect();
         let (cx, rules) = (self.of.spilling.cx, self.of.rules);
+        let schema = &self.of.spilling.schemas[self.run.side as usize];
         cx.workers.attempt().each(ranges.len(), |block, _| {
-            let encoded = block_of((rows, columns, order), &ranges[block], (&rules, &cx.budget));
+            let rows = (rows, columns, order);
+            let encoded = block_of(rows, schema, &ranges[block], (&rules, &cx.budget));
             match encoded {
                 Err(error) if !error.fewer_rows_may_help() => Err(error),
                 encoded => {
@@ -158,6 +166,7 @@ impl<'a> RunWriter<'a> {
 /// run should have about the same size.
 fn block_of(
     (rows, columns, order): (&Relation, &Columns, &InOrder),
+    schema: &SchemaRef,
     range: &Range<usize>,
     (rules, budget): (&RunRules, &Arc<Budget>),
 ) -> Result<Encoded> {
@@ -167,17 +176,14 @@ fn block_of(
     let at = range.clone().filter_map(|row| order.at(row));
     let ids = at.map(|at| starts[at.batch as usize] + u64::from(at.row)).collect();
     let picked = columns.pick(Chosen::Ids(ids), false);
-    let schema = rows.schema();
-    let all = 0..schema.fields().len();
-    let bytes = all.clone().map(|column| columns.bytes(column, &picked)).sum::<u64>();
+    let bytes = columns.bytes_with_numbers(schema, &picked);
     if len > 1 && rules.is_too_wide(bytes) {
         return Ok(None);
     }
     reserved.grow(bytes, WRITING)?;
-    let arrays = all.map(|column| columns.gather(column, &picked));
+    let arrays = columns.gather_with_numbers(schema, &picked);
     let options = RecordBatchOptions::new().with_row_count(Some(len));
     let batch = arrays
-        .collect::<Result<Vec<_>, _>>()
         .and_then(|arrays| RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options));
     let batch = batch.map_err(Error::arrow("gathering the rows of a sorted run"))?;
     encode_reserved(batch, reserved, WRITING).map(Some)

@@ -4,6 +4,9 @@
 //!  probe side ──► chunk ──► partitions ──┬── build partition in memory ──► morsel of the join in memory
 //!                                        └── build partition on disk ────► file of the probe partition
 //! ```
+//!
+//! A row that has no match according to the keys of the build side is not written to disk. If the join type returns it,
+//! it goes to the join in memory, which finds no match for it and returns it at once.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,7 +16,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 
-use super::partitions::{Partitions, Work};
+use super::partitions::{Partitions, Phase, Work};
 use crate::error::{Error, Result};
 use crate::input::{BufferedSource, Morsel, Source, SourceContext};
 use crate::memory::{Budget, Reservation};
@@ -32,6 +35,8 @@ pub(super) struct Diverted {
     on_disk: Vec<bool>,
     /// The rest of the probe side.
     rest: BufferedSource,
+    /// Whether the rows of `rest` are counted. They were counted before if a join in memory was refused memory.
+    counts: bool,
     room: Arc<Room>,
     state: Mutex<State>,
     /// Signalled when a call ends.
@@ -104,14 +109,15 @@ impl Diverted {
     pub(super) fn new(
         partitions: &Arc<Partitions>,
         build_side: Side,
-        rest: BufferedSource,
+        (rest, counts): (BufferedSource, bool),
         (again, room): (Vec<Arc<SpilledSource>>, &Arc<Room>),
     ) -> Diverted {
         let on_disk = partitions.on_disk(build_side);
         let state = Mutex::new(State { again, waiting: Vec::new(), busy: 0, failure: None });
         let (side, partitions) = (build_side.other(), Arc::clone(partitions));
         let room = Arc::clone(room);
-        Diverted { side, partitions, on_disk, rest, room, state, changed: Condvar::new() }
+        let changed = Condvar::new();
+        Diverted { side, partitions, on_disk, rest, counts, room, state, changed }
     }
 
     /// Returns rows whose build partition is in memory, or `None` at the end. The batch may be empty.
@@ -120,8 +126,9 @@ impl Diverted {
             return Ok(Some(batch));
         }
         let Some(mut work) = self.take_work(context)? else { return Ok(None) };
+        let phase = Phase::Probing { on_disk: &self.on_disk, counts: self.counts };
         let mut divided = |budget: &Arc<Budget>| {
-            self.partitions.divide(&mut work, budget, |partition| !self.on_disk[partition])?;
+            self.partitions.divide(&mut work, budget, phase)?;
             self.partitions.take_kept(&mut work, budget)
         };
         // Even a few rows can need more memory than the room has. Then memory is reserved in the budget of the join.
@@ -170,7 +177,7 @@ impl Diverted {
             let limits = self.partitions.rules.chunk_limits();
             let chunk = self.room.read(|| self.rest.chunk_of_worker(limits));
             if let Ok(Some(chunk)) = chunk {
-                return Ok(Some(Work::new(self.side, chunk.rows)));
+                return Ok(Some(Work::new(self.side, chunk)));
             }
             let mut state = lock(&self.state);
             state.busy -= 1;

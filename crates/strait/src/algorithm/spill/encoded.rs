@@ -17,7 +17,8 @@ pub(crate) const BYTES_PER_BLOCK: u64 = 4096;
 /// The purpose of the memory that gathering and encoding rows takes.
 pub(super) const PARTITIONING: &str = "partitioning rows for the disk";
 
-/// Gathers rows of a chunk into a batch. Returns it with the reservation of its memory.
+/// Gathers rows of a chunk into a batch, with their numbers if the schema has them. Returns it with the reservation of
+/// its memory.
 pub(crate) fn gather_rows(
     columns: &Columns,
     (schema, rows): (&SchemaRef, &[u64]),

@@ -16,6 +16,7 @@
 //!
 //! This file calls the steps in order. [`Joins`] plans and runs the joins in memory, on the CPU or on a GPU.
 
+mod build_keys;
 mod diverted;
 mod encoded;
 mod partitions;
@@ -25,10 +26,11 @@ use std::sync::{Arc, Mutex};
 
 use arrow::datatypes::SchemaRef;
 
+use self::build_keys::BuildKeys;
 use self::diverted::{Diverted, Room};
 pub(crate) use self::encoded::{BYTES_PER_BLOCK, encode_reserved, encode_rows, gather_rows};
 pub(crate) use self::partitions::SpillTotals;
-use self::partitions::{Partitions, Work};
+use self::partitions::{Partitions, Phase, Work};
 use crate::build_side::{BuildSide, Step, Wishes, of_pair, smaller_first};
 use crate::context::Context;
 use crate::error::{Error, Result, bytes};
@@ -113,7 +115,9 @@ impl Spilling<'_> {
         let [left, right] = sources;
         let (build, probe) = if side == Side::Left { (left, right) } else { (right, left) };
         drop(build);
+        partitions.end_build(side);
         self.join_resident(&partitions, side, probe, join_type)?;
+        partitions.end_probe();
         self.join_spilled(&partitions, join_type)
     }
 
@@ -133,11 +137,32 @@ impl Spilling<'_> {
             .map(|side| matches!(Roles::of(join_type, side).build, Keep::Nothing | Keep::Matched));
         Partitions::new(
             (keys, self.rules.bits(known)),
+            self.keys_of(statistics, build_side),
             drops,
             self.schemas.clone(),
             self.store,
             (self.totals, self.rules),
         )
+    }
+
+    /// Returns an empty set for the keys of each side that may become the build side. There is none if memory is refused.
+    fn keys_of(
+        &self,
+        statistics: &[Statistics; 2],
+        build_side: BuildSide,
+    ) -> [Option<BuildKeys>; 2] {
+        let budget = &self.cx.budget;
+        let (expected, free) = (build_side.side(), budget.left());
+        [Side::Left, Side::Right].map(|side| {
+            let Statistics { rows, bytes, .. } = statistics[side as usize];
+            let rows = rows.or(bytes.map(|bytes| bytes / 16));
+            let words = match expected.is_none_or(|expected| expected == side) {
+                true => self.rules.filter_bytes(rows, free, expected.is_none()) / 8,
+                false => 0,
+            };
+            let words = usize::try_from(words).ok().filter(|&words| words > 0)?;
+            BuildKeys::new(words, budget).ok()
+        })
     }
 
     /// Partitions the batches of both sides that were already read. Then reads more until the build side has ended.
@@ -196,10 +221,10 @@ impl Spilling<'_> {
                     partitions.free(budget, source.reading_bytes(rules.reading_bytes()))?;
                     source.chunk_of_worker(rules.chunk_limits())
                 });
-                *chunk = taken?.map(|taken| Work::new(side, taken.rows));
+                *chunk = taken?.map(|taken| Work::new(side, taken));
             }
             let Some(work) = &mut *chunk else { return Ok(false) };
-            with_room(partitions, || partitions.divide(work, budget, |_| false))?;
+            with_room(partitions, || partitions.divide(work, budget, Phase::Building))?;
             *chunk = None;
             Ok(true)
         };
@@ -212,7 +237,12 @@ impl Spilling<'_> {
             }
             Ok(())
         };
-        together_or_alone(workers, step, finish)
+        loop {
+            match together_or_alone(workers, step, finish) {
+                Err(Error::MemoryLimit { .. }) if partitions.drop_keys() => {}
+                done => return done,
+            }
+        }
     }
 
     /// Joins the build partitions that stay in memory with the probe side. Writes the other probe rows to disk.
@@ -235,7 +265,11 @@ impl Spilling<'_> {
         let fits = |size: SpilledSize| size.fits(free(size));
         let reading = probe.reading_bytes(self.rules.reading_bytes());
         partitions.free(budget, self.rules.room_bytes().unwrap_or(0).saturating_add(reading))?;
-        let room = with_room(partitions, || Room::new(budget, self.rules.room_bytes(), reading))?;
+        let new_room = || Room::new(budget, self.rules.room_bytes(), reading);
+        let room = match with_room(partitions, new_room) {
+            Err(Error::MemoryLimit { .. }) if partitions.drop_keys() => new_room()?,
+            room => room?,
+        };
         while !fits(partitions.in_memory(side)) && partitions.spill_largest(Some(side))? {}
         let (stay, all) = (partitions.in_memory(side), partitions.size(side));
         log::info!(
@@ -243,7 +277,7 @@ impl Spilling<'_> {
             bytes(stay.bytes),
             bytes(all.bytes)
         );
-        let mut probe = self.divert(partitions, side, probe, &room)?;
+        let mut probe = self.divert(partitions, side, (probe, true), &room)?;
         loop {
             let build = partitions.resident(side, self.cx.ledger.as_deref())?;
             // A probe row has no match if its build partition has no rows.
@@ -261,22 +295,29 @@ impl Spilling<'_> {
                     return Err(Error::internal("a join in memory did not read its probe side"));
                 }
                 Attempted::TooLarge(rest, why) => {
-                    log::info!("{why}; fewer partitions stay in memory");
-                    if !partitions.spill_largest(Some(side))? {
+                    log::info!("{why}; fewer rows stay in memory");
+                    // If rows wait, the join in memory has held its probe side. Then rows without a match take memory.
+                    let stop = || partitions.stop_joining_unmatched(probe_side);
+                    let freed = rest.has_waiting() && stop()
+                        || partitions.spill_largest(Some(side))?
+                        || stop()
+                        || partitions.drop_keys();
+                    if !freed {
                         return Err(why);
                     }
-                    probe = self.divert(partitions, side, rest, &room)?;
+                    probe = self.divert(partitions, side, (rest, false), &room)?;
                 }
             }
         }
     }
 
     /// Returns a source of the probe rows whose build partition is in memory. Reading it writes the other rows to disk.
+    /// `rest` says whether its rows are counted.
     fn divert(
         &self,
         partitions: &Arc<Partitions>,
         build_side: Side,
-        rest: BufferedSource,
+        rest: (BufferedSource, bool),
         room: &Arc<Room>,
     ) -> Result<BufferedSource> {
         let (probe_side, on_disk) = (build_side.other(), partitions.on_disk(build_side));

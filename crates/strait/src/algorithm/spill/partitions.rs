@@ -5,6 +5,9 @@
 //!                        (top bits of the mixed key word)                       └──► appended to a file
 //! ```
 //!
+//! The keys of the build side also go into a [filter](BuildKeys). After the build side has ended, a probe row without a
+//! match is not written to disk: it is dropped, or goes to the join in memory if the join type returns it.
+//!
 //! A block in memory has the same form as on disk. So a partition moves to disk without being encoded again, and its
 //! reservation is exactly as large as its blocks.
 
@@ -14,9 +17,10 @@ use std::sync::{Arc, Mutex};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
+use super::build_keys::BuildKeys;
 use super::encoded::{PARTITIONING, encode_rows, gather_rows};
 use crate::error::Result;
-use crate::input::Relation;
+use crate::input::{Chunk, Relation};
 use crate::key::KeyPlan;
 use crate::materialise::Columns;
 use crate::memory::{Budget, Hold, Ledger, Reservation};
@@ -40,6 +44,8 @@ pub(crate) struct SpillTotals {
     pub(crate) levels: AtomicU64,
     /// The key ranges of sorted runs that were joined in memory.
     pub(crate) ranges: AtomicU64,
+    /// The probe rows that were not written because no build row has their key.
+    pub(crate) unmatched: AtomicU64,
 }
 
 /// The partitions of both sides.
@@ -54,6 +60,13 @@ pub(super) struct Partitions {
     pub(super) totals: Arc<SpillTotals>,
     pub(super) rules: SpillRules,
     sides: [Mutex<Vec<Partition>>; 2],
+    /// The keys of the rows of each side. Until the build side has ended, they are being filled: for the build side if
+    /// it is known, otherwise for both sides. After that, those of the build side are complete, and there are no others.
+    keys_of: [Mutex<Option<Arc<BuildKeys>>>; 2],
+    /// Whether probe rows without a match go to the join in memory, if the join type returns them.
+    joins_unmatched: AtomicBool,
+    /// The probe rows that were not written because they have no match.
+    unwritten: AtomicU64,
     /// The bytes of all blocks in memory.
     resident: AtomicU64,
     /// The number of rows that were assigned to partitions. The partition of a row that cannot match follows from it.
@@ -79,8 +92,99 @@ struct Partition {
 pub(super) struct Work {
     pub(super) side: Side,
     rows: Relation,
+    /// The number of the first row in its table, if the rows were read from the table.
+    first_row: u64,
     /// The rows that are not in a block yet; `None` until the rows have been assigned to partitions.
     left: Option<Assigned>,
+}
+
+/// Where the rows of a chunk go.
+#[derive(Clone, Copy)]
+pub(super) enum Phase<'a> {
+    /// The build side has not ended. All rows go to their partitions.
+    Building,
+    /// The build side has ended, and the rows are of the probe side.
+    Probing {
+        /// For each partition, whether its build partition is on disk. If it is in memory, its rows are *kept* for the
+        /// join in memory.
+        on_disk: &'a [bool],
+        /// Whether the rows are looked at for the first time in this phase, so that they are counted.
+        counts: bool,
+    },
+}
+
+/// Where one row goes.
+enum Destination {
+    Partition(usize),
+    /// To the join in memory.
+    Kept,
+    /// The row has no match, and the join type does not return it.
+    Nowhere,
+}
+
+/// Says where the rows of one chunk go.
+struct Destinations<'a> {
+    phase: Phase<'a>,
+    /// The keys of the build side, or the keys to which the rows of this chunk are added.
+    keys: Option<Arc<BuildKeys>>,
+    drops: bool,
+    joins_unmatched: bool,
+    partitions: u64,
+    /// The partition of the next row that cannot match follows from it.
+    spread: u64,
+    /// The rows that were looked up, and those whose key was not found.
+    asked: u64,
+    rejected: u64,
+    /// The rows that are not written because they have no match.
+    unwritten: u64,
+}
+
+impl Destinations<'_> {
+    /// Returns where a row goes. `mixed` is its mixed key word, from which its partition `at` follows.
+    #[inline]
+    fn of_key(&mut self, mixed: u64, at: usize) -> Destination {
+        let to = Destination::Partition(at);
+        let Some(keys) = &self.keys else { return to };
+        match self.phase {
+            Phase::Building => {
+                keys.insert(mixed);
+                to
+            }
+            // The join in memory finds out by itself whether a row has a match.
+            Phase::Probing { on_disk, .. } if !self.drops && !on_disk[at] => to,
+            Phase::Probing { on_disk, .. } => {
+                self.asked += 1;
+                if keys.may_have(mixed) {
+                    return to;
+                }
+                self.rejected += 1;
+                self.without_match(to, on_disk[at])
+            }
+        }
+    }
+
+    /// Returns where a row goes that cannot match because of a null in its key.
+    fn of_unmatchable(&mut self) -> Destination {
+        // Such rows may be in any partition. They are spread evenly, so that no partition grows too large.
+        self.spread = self.spread.wrapping_add(1);
+        let to = Destination::Partition((self.spread % self.partitions) as usize);
+        match self.phase {
+            Phase::Building if self.drops => Destination::Nowhere,
+            Phase::Building => to,
+            Phase::Probing { .. } => self.without_match(to, true),
+        }
+    }
+
+    /// Returns where a probe row without a match goes. If it were written, it would go to the partition `written`.
+    fn without_match(&mut self, written: Destination, is_on_disk: bool) -> Destination {
+        let to = match (self.drops, self.joins_unmatched) {
+            (true, _) => Destination::Nowhere,
+            (false, true) => Destination::Kept,
+            (false, false) => return written,
+        };
+        self.unwritten += u64::from(is_on_disk);
+        to
+    }
 }
 
 /// The rows of a chunk, by their partitions.
@@ -93,14 +197,15 @@ struct Assigned {
 }
 
 impl Work {
-    pub(super) fn new(side: Side, rows: Relation) -> Work {
-        Work { side, rows, left: None }
+    pub(super) fn new(side: Side, Chunk { rows, first_row }: Chunk) -> Work {
+        Work { side, rows, first_row, left: None }
     }
 }
 
 impl Partitions {
     pub(super) fn new(
         (keys, bits): (KeyPlan, u32),
+        keys_of: [Option<BuildKeys>; 2],
         drops_unmatchable: [bool; 2],
         schemas: [SchemaRef; 2],
         store: &Arc<dyn SpillStore>,
@@ -116,6 +221,9 @@ impl Partitions {
             totals: Arc::clone(totals),
             rules,
             sides: [side(), side()],
+            keys_of: keys_of.map(|keys| Mutex::new(keys.map(Arc::new))),
+            joins_unmatched: AtomicBool::new(true),
+            unwritten: AtomicU64::new(0),
             resident: AtomicU64::new(0),
             spread: AtomicU64::new(0),
             moving: Mutex::new(()),
@@ -129,22 +237,22 @@ impl Partitions {
         1 << self.bits
     }
 
-    /// Encodes the rows of a chunk as blocks of their partitions. If `keeps` is true for a partition, its rows stay in
+    /// Encodes the rows of a chunk as blocks of their partitions. Rows that are kept for the join in memory stay in
     /// `work` for [`take_kept`](Partitions::take_kept). Memory is reserved in `budget`. If it is refused, the remaining
     /// rows stay in `work`, and the caller may call this again.
     pub(super) fn divide(
         &self,
         work: &mut Work,
         budget: &Arc<Budget>,
-        keeps: impl Fn(usize) -> bool,
+        phase: Phase<'_>,
     ) -> Result<()> {
         if work.left.is_none() {
             let reserved =
                 budget.reserve(work.rows.rows() * ASSIGNED_BYTES_PER_ROW, PARTITIONING)?;
-            work.left = Some(self.assign(work.side, &work.rows, reserved, keeps)?);
+            work.left = Some(self.assign(work.side, &work.rows, reserved, phase)?);
         }
         let Some(left) = &mut work.left else { return Ok(()) };
-        let columns = Columns::of_chunk(&work.rows, 0);
+        let columns = Columns::of_chunk(&work.rows, work.first_row);
         let schema = &self.schemas[work.side as usize];
         while let Some((partition, mut rows)) = left.rows.pop() {
             match encode_rows(&columns, (schema, &rows), budget) {
@@ -174,7 +282,7 @@ impl Partitions {
         let Some(left) = work.left.as_mut().filter(|left| !left.kept.is_empty()) else {
             return Ok(None);
         };
-        let columns = Columns::of_chunk(&work.rows, 0);
+        let columns = Columns::of_chunk(&work.rows, work.first_row);
         let schema = &self.schemas[work.side as usize];
         let mut len = left.kept.len();
         loop {
@@ -196,19 +304,25 @@ impl Partitions {
         side: Side,
         rows: &Relation,
         reserved: Reservation,
-        keeps: impl Fn(usize) -> bool,
+        phase: Phase<'_>,
     ) -> Result<Assigned> {
         let mut assigned: Vec<Vec<u64>> = vec![Vec::new(); self.count()];
+        let mut kept = Vec::new();
+        let mut put = |row: u64, to: Destination| match to {
+            Destination::Partition(at) => assigned[at].push(row),
+            Destination::Kept => kept.push(row),
+            Destination::Nowhere => {}
+        };
         match self.keys.width() {
-            Width::W32 => self.assign_by::<u32>(side, rows, &mut assigned)?,
-            Width::W64 => self.assign_by::<u64>(side, rows, &mut assigned)?,
+            Width::W32 => self.assign_by::<u32>(side, rows, phase, &mut put)?,
+            Width::W64 => self.assign_by::<u64>(side, rows, phase, &mut put)?,
         }
-        let (mut kept, mut others) = (Vec::new(), Vec::new());
+        let mut others = Vec::new();
         for (partition, mut rows) in assigned.into_iter().enumerate() {
-            match keeps(partition) {
-                true => kept.append(&mut rows),
-                false if rows.is_empty() => {}
-                false => others.push((partition, rows)),
+            match phase {
+                Phase::Probing { on_disk, .. } if !on_disk[partition] => kept.append(&mut rows),
+                _ if rows.is_empty() => {}
+                _ => others.push((partition, rows)),
             }
         }
         // The kept rows get the order of the input, so that rows are read from front to back.
@@ -216,32 +330,100 @@ impl Partitions {
         Ok(Assigned { kept, rows: others, _reserved: reserved })
     }
 
+    /// Calls `put` with each row and its destination.
     fn assign_by<K: KeyWord>(
         &self,
         side: Side,
         rows: &Relation,
-        assigned: &mut [Vec<u64>],
+        phase: Phase<'_>,
+        put: &mut impl FnMut(u64, Destination),
     ) -> Result<()> {
         let (mixer, mut words) = (self.keys.mixer::<K>(), Vec::<K>::new());
         let shift = K::BITS - self.bits;
-        let (mut row, spread) = (0u64, self.spread.fetch_add(rows.rows(), Ordering::Relaxed));
+        let mut rule = self.destinations(side, rows.rows(), phase);
+        let mut row = 0u64;
         for batch in rows.batches() {
             let valid = self.keys.words::<K>(side, batch, &mut words)?;
             for (at, word) in words.iter().enumerate() {
-                // Rows that cannot match may be in any partition. They are spread evenly, so that no partition grows
-                // too large.
-                let partition = match valid.as_ref().is_none_or(|valid| valid.is_valid(at)) {
-                    true => Some((word.mix(mixer).to_u64() >> shift) as usize),
-                    false if self.drops_unmatchable[side as usize] => None,
-                    false => Some((spread.wrapping_add(row) % self.count() as u64) as usize),
+                let to = match valid.as_ref().is_none_or(|valid| valid.is_valid(at)) {
+                    true => {
+                        let mixed = word.mix(mixer).to_u64();
+                        rule.of_key(mixed, (mixed >> shift) as usize)
+                    }
+                    false => rule.of_unmatchable(),
                 };
-                if let Some(partition) = partition {
-                    assigned[partition].push(row);
-                }
+                put(row, to);
                 row += 1;
             }
         }
+        if let Phase::Probing { counts: true, .. } = phase {
+            self.unwritten.fetch_add(rule.unwritten, Ordering::Relaxed);
+            let pays = |keys: &BuildKeys| keys.pays(rule.asked, rule.rejected, &self.rules);
+            if rule.keys.as_deref().is_some_and(|keys| !pays(keys)) {
+                log::debug!(
+                    "most probe rows have a match, so the keys of the build side are dropped"
+                );
+                self.drop_keys();
+            }
+        }
         Ok(())
+    }
+
+    /// Returns the rule for the rows of a chunk.
+    fn destinations<'a>(&self, side: Side, rows: u64, phase: Phase<'a>) -> Destinations<'a> {
+        let of = match phase {
+            Phase::Building => side,
+            Phase::Probing { .. } => side.other(),
+        };
+        Destinations {
+            phase,
+            keys: lock(&self.keys_of[of as usize]).clone(),
+            drops: self.drops_unmatchable[side as usize],
+            joins_unmatched: self.joins_unmatched.load(Ordering::Relaxed),
+            partitions: self.count() as u64,
+            spread: self.spread.fetch_add(rows, Ordering::Relaxed),
+            asked: 0,
+            rejected: 0,
+            unwritten: 0,
+        }
+    }
+
+    /// Completes the keys of the build side. From now on, probe rows are looked up in them.
+    pub(super) fn end_build(&self, side: Side) {
+        lock(&self.keys_of[side.other() as usize]).take();
+        let keys = &mut *lock(&self.keys_of[side as usize]);
+        // No worker has a chunk, so there is no other reference.
+        *keys = keys
+            .take()
+            .and_then(Arc::into_inner)
+            .and_then(|keys| keys.finish(&self.rules))
+            .map(Arc::new);
+    }
+
+    /// Drops the keys of the build side, which frees their memory. Returns whether there were any.
+    pub(super) fn drop_keys(&self) -> bool {
+        let dropped = self.keys_of.iter().filter_map(|keys| lock(keys).take());
+        dropped.count() > 0
+    }
+
+    /// From now on, sends rows of the probe side `side` without a match to their partitions, and not to the join in
+    /// memory. Returns false if that join gets no such rows anyway.
+    pub(super) fn stop_joining_unmatched(&self, side: Side) -> bool {
+        let stops = !self.drops_unmatchable[side as usize]
+            && self.joins_unmatched.swap(false, Ordering::Relaxed);
+        if stops {
+            // The rows that the join in memory got so far come again.
+            self.unwritten.store(0, Ordering::Relaxed);
+        }
+        stops
+    }
+
+    /// Drops the keys of the build side after the end of the probe side. Adds the rows that were not written to the
+    /// totals.
+    pub(super) fn end_probe(&self) {
+        self.drop_keys();
+        let unwritten = self.unwritten.swap(0, Ordering::Relaxed);
+        self.totals.unmatched.fetch_add(unwritten, Ordering::Relaxed);
     }
 
     /// Adds a block to a partition: to its file if it has one, otherwise to memory. If the partitions in memory then
