@@ -31,6 +31,7 @@ use crate::reader::Running;
 use crate::reading::ReadingThread;
 use crate::report::Spilled;
 use crate::schedule::lock;
+use crate::spill::SpillTarget;
 
 /// What the joins of one run share.
 pub(super) struct Conductor<'a> {
@@ -137,7 +138,7 @@ impl<'a> Conductor<'a> {
             cx: self.cx,
             keys: &self.bound.keys,
             schemas: &self.bound.schemas,
-            store,
+            target: &SpillTarget::new(store, self.bound.join.spill_compression, &self.cx.budget),
             totals: &self.spilled,
             rules: SpillRules {
                 limit,
