@@ -191,6 +191,9 @@ fn described(arguments: &JoinArguments, memory: &Memory, spilling: &Spilling) ->
     if let Some(store) = spilling.store() {
         join = join.spill(store);
     }
+    if let Some(compression) = arguments.spill.spill_compression {
+        join = join.spill_compression(compression);
+    }
     // If the rows so far reach the limit, the join must not wait for a stream that pauses.
     let has_stream = [&arguments.left, &arguments.right].contains(&&Source::Stdin);
     arguments.device.apply(join.prompt(arguments.limit.is_some() && has_stream))

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, JoinSide, Result, internal_err};
+use datafusion::config;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{OrderingRequirements, Partitioning, PhysicalExpr};
 use datafusion::physical_plan::coop::make_cooperative;
@@ -28,7 +29,7 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties, Statistics,
 };
 use futures_util::{StreamExt, TryStreamExt};
-use strait::Algorithm;
+use strait::{Algorithm, SpillCompression};
 
 use crate::execution::{Executions, Shared};
 use crate::options::Settings;
@@ -322,6 +323,7 @@ impl ExecutionPlan for StraitJoinExec {
             let metrics = JoinMetrics::new(&self.metrics, partition);
             let (bounds, statistics) = (shared.bounds.clone(), shared.statistics);
             let disk = may_spill.then_some(disk);
+            let spill_compression = compression(config.options().execution.spill_compression);
             move |streams| Parts {
                 translated,
                 settings,
@@ -331,6 +333,7 @@ impl ExecutionPlan for StraitJoinExec {
                 batch_size,
                 budget: memory.budget(run),
                 disk,
+                spill_compression,
                 bounds,
                 null_aware,
                 metrics,
@@ -423,6 +426,15 @@ fn without_order(properties: PlanProperties, mixes_partitions: bool) -> PlanProp
         known.clear_per_partition_constants();
     }
     properties.with_eq_properties(known)
+}
+
+/// Returns how the option `datafusion.execution.spill_compression` says to compress spilled rows.
+fn compression(option: config::SpillCompression) -> SpillCompression {
+    match option {
+        config::SpillCompression::Zstd => SpillCompression::Zstd,
+        config::SpillCompression::Lz4Frame => SpillCompression::Lz4,
+        config::SpillCompression::Uncompressed => SpillCompression::None,
+    }
 }
 
 /// Executes all partitions of a plan.

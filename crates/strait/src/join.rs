@@ -11,7 +11,7 @@ use crate::options::{Algorithm, Filter, FloatEquality, JoinType, NullEquality, S
 use crate::overrides::TestOverrides;
 use crate::plan::{JobCosts, Statistics};
 use crate::progress::{OnProgress, Progress};
-use crate::spill::SpillStore;
+use crate::spill::{SpillCompression, SpillStore};
 
 /// A builder that describes a join: its type, its keys, and how it runs.
 ///
@@ -49,6 +49,7 @@ pub struct Join {
     pub(crate) memory_limit: Option<u64>,
     pub(crate) memory_budget: Option<Arc<MemoryBudget>>,
     pub(crate) spill: Option<Arc<dyn SpillStore>>,
+    pub(crate) spill_compression: SpillCompression,
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
@@ -83,6 +84,7 @@ impl Join {
             memory_limit: None,
             memory_budget: None,
             spill: None,
+            spill_compression: SpillCompression::default(),
             algorithm: None,
             processor: Processor::Auto,
             gpu_memory: None,
@@ -224,6 +226,16 @@ impl Join {
     /// ```
     pub fn spill(mut self, store: Arc<dyn SpillStore>) -> Self {
         self.spill = Some(store);
+        self
+    }
+
+    /// Sets how rows that go to disk are compressed. By default, they are not. Compression has an effect only on joins
+    /// that [may spill](Join::spill).
+    ///
+    /// Compression takes processor time, and pays if the disk is slow or full.
+    /// [`Spilled`](crate::Spilled) has the bytes with and without compression.
+    pub fn spill_compression(mut self, compression: SpillCompression) -> Self {
+        self.spill_compression = compression;
         self
     }
 

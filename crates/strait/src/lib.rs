@@ -107,7 +107,7 @@ pub use plan::{
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;
 pub use report::{LinkTraffic, Report, Spilled};
-pub use spill::{SpillFile, SpillStore, TempFolders};
+pub use spill::{SpillCompression, SpillFile, SpillStore, TempFolders};
 pub use stopwatch::{GpuWork, StageTime};
 
 /// The GPUs of the machine, the compiler of the kernels, and the compiled kernels.

@@ -89,8 +89,10 @@ pub struct Report {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Spilled {
-    /// The bytes that were written.
+    /// The bytes that were written, after [compression](crate::Join::spill_compression).
     pub bytes: u64,
+    /// The bytes that would have been written without compression.
+    pub uncompressed_bytes: u64,
     /// The rows that were written. A row that is partitioned on several levels counts once per level.
     pub rows: u64,
     /// The number of files.
@@ -116,6 +118,7 @@ impl From<&SpillTotals> for Spilled {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Spilled {
             bytes: read(&totals.bytes),
+            uncompressed_bytes: read(&totals.uncompressed_bytes),
             rows: read(&totals.rows),
             files: read(&totals.files),
             pairs: read(&totals.pairs),
@@ -186,9 +189,12 @@ impl fmt::Display for Report {
             };
             let on = format!("in {files} files, {ranges}{pairs} pairs, {levels} levels");
             write!(f, "  {:<22} {:>12} {on}", "written to disk", bytes(written))?;
-            match pairs_in_blocks {
-                0 => writeln!(f)?,
-                n => writeln!(f, ", {n} pairs in blocks")?,
+            if pairs_in_blocks > 0 {
+                write!(f, ", {pairs_in_blocks} pairs in blocks")?;
+            }
+            match self.spilled.uncompressed_bytes {
+                same if same == written => writeln!(f)?,
+                more => writeln!(f, ", {} before compression", bytes(more))?,
             }
             if self.spilled.unmatched_rows > 0 {
                 let rows = self.spilled.unmatched_rows;

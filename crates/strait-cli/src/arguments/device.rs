@@ -169,7 +169,7 @@ fn histogram() -> impl TypedValueParser<Value = Histogram> {
 }
 
 /// Parses one of several names.
-fn named<T>(all: Vec<T>, name: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+pub(super) fn named<T>(all: Vec<T>, name: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
 where
     T: Copy + std::str::FromStr<Err = strait::Error> + Send + Sync + 'static,
 {

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::builder::TypedValueParser;
 use clap::{Args, ValueHint};
-use strait::Algorithm;
+use strait::{Algorithm, SpillCompression};
 
+use super::device::named;
 use super::size;
 
 /// Temporary files of a join.
@@ -23,15 +25,30 @@ pub(crate) struct SpillArguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) disk: Option<u64>,
 
+    /// How rows in temporary files are compressed: none, lz4 or zstd [default: none]. It pays if the disk is slow or
+    /// full
+    #[arg(long, value_name = "HOW", value_parser = compression())]
+    pub(crate) spill_compression: Option<SpillCompression>,
+
     /// Does not write rows to temporary files. A join that does not fit --memory fails
-    #[arg(long, conflicts_with_all = ["temp_dirs", "disk"])]
+    #[arg(long, conflicts_with_all = ["temp_dirs", "disk", "spill_compression"])]
     pub(crate) no_spill: bool,
 }
 
 impl SpillArguments {
     /// Whether any of the flags was given.
     pub(super) fn is_given(&self) -> bool {
-        !self.temp_dirs.is_empty() || self.disk.is_some() || self.no_spill
+        self.only_for_files().is_some() || self.no_spill
+    }
+
+    /// Returns the first given flag that has an effect only if rows are written to temporary files.
+    fn only_for_files(&self) -> Option<&'static str> {
+        let flags = [
+            (!self.temp_dirs.is_empty(), "--temp-dir"),
+            (self.disk.is_some(), "--disk"),
+            (self.spill_compression.is_some(), "--spill-compression"),
+        ];
+        flags.into_iter().find_map(|(is_given, flag)| is_given.then_some(flag))
     }
 
     /// Refuses flags that would have no effect.
@@ -45,11 +62,7 @@ impl SpillArguments {
                 "--no-spill contradicts --algorithm spill; leave out one of them".to_string()
             );
         }
-        let flag = match (self.temp_dirs.is_empty(), self.disk) {
-            (false, _) => "--temp-dir",
-            (true, Some(_)) => "--disk",
-            (true, None) => return Ok(()),
-        };
+        let Some(flag) = self.only_for_files() else { return Ok(()) };
         match algorithm {
             Some(Algorithm::Spill) => Ok(()),
             _ if memory.is_some() => Ok(()),
@@ -59,4 +72,8 @@ impl SpillArguments {
             )),
         }
     }
+}
+
+fn compression() -> impl TypedValueParser<Value = SpillCompression> {
+    named(SpillCompression::ALL.to_vec(), SpillCompression::name)
 }

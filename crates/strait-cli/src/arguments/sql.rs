@@ -167,7 +167,7 @@ impl SqlArguments {
         }
         if self.spill.is_given() && self.memory.is_none() {
             return Err(
-                "--temp-dir, --disk and --no-spill have no effect without --memory; give --memory SIZE, or leave them out"
+                "--temp-dir, --disk, --spill-compression and --no-spill have no effect without --memory; give --memory SIZE, or leave them out"
                     .to_string(),
             );
         }

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use datafusion::catalog::{DynamicFileCatalog, UrlTableFactory};
 use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DataFusionError, TableReference};
-use datafusion::config::Dialect;
+use datafusion::config::{self, Dialect};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
@@ -16,7 +16,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::parser::{DFParserBuilder, Statement};
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
-use strait::{Processor, TempFolders};
+use strait::{Processor, SpillCompression, TempFolders};
 use strait_datafusion::{StraitOptions, UnnamedFiles, WithStrait};
 use tokio::runtime::{Builder, Runtime};
 
@@ -305,6 +305,14 @@ fn config(settings: &Settings, memory: Option<u64>) -> SessionConfig {
     let options = config.options_mut();
     // Messages need the positions of names in a statement.
     options.sql_parser.collect_spans = true;
+    if let Some(compression) = settings.spill.spill_compression {
+        // Strait's joins and DataFusion's operators read this option.
+        options.execution.spill_compression = match compression {
+            SpillCompression::Lz4 => config::SpillCompression::Lz4Frame,
+            SpillCompression::Zstd => config::SpillCompression::Zstd,
+            _ => config::SpillCompression::Uncompressed,
+        };
+    }
     if let Some(memory) = memory {
         let share = usize::try_from(memory).unwrap_or(usize::MAX) / threads.max(1);
         options.execution.sort_spill_reservation_bytes = (share / 8).min(MERGING);

@@ -186,10 +186,28 @@ fn folders_are_checked_first() {
     run("--memory 1GiB --temp-dir .").fails(&["no.csv"]);
 }
 
+/// Compressed rows are fewer bytes, and the report says how many.
+#[test]
+fn spilled_rows_can_be_compressed() {
+    let sandbox = large();
+    let run = format!("{JOIN} --algorithm spill --temp-dir temp --overwrite --explain-analyze");
+    sandbox.strait(&format!("{run} -o none.csv")).ok();
+    for codec in ["none", "lz4", "zstd"] {
+        let run = format!("{run} --memory 64MiB --spill-compression {codec} -o {codec}.csv");
+        let report = sandbox.strait(&run).ok();
+        assert!(report.contains("written to disk"), "{report}");
+        assert_eq!(report.contains("before compression"), codec != "none", "{report}");
+        assert!(
+            sorted(&sandbox.read("none.csv")) == sorted(&sandbox.read(&format!("{codec}.csv")))
+        );
+    }
+    leaves_nothing(&sandbox);
+}
+
 #[test]
 fn flags_without_effect_are_refused() {
     let sandbox = Sandbox::with_people();
-    let cases: [(&str, &[&str]); 7] = [
+    let cases: [(&str, &[&str]); 10] = [
         ("--temp-dir .", &["--temp-dir has no effect without --memory", "--algorithm spill"]),
         ("--disk 1GiB", &["--disk has no effect without --memory"]),
         ("--algorithm sort-merge --disk 1GiB", &["--disk has no effect without --memory"]),
@@ -197,6 +215,12 @@ fn flags_without_effect_are_refused() {
         ("--memory 1GiB --no-spill --temp-dir .", &["--no-spill", "--temp-dir"]),
         ("--no-spill --algorithm spill", &["--no-spill contradicts --algorithm spill"]),
         ("--memory 1GiB --disk 0", &["more than zero"]),
+        ("--spill-compression lz4", &["--spill-compression has no effect without --memory"]),
+        (
+            "--memory 1GiB --no-spill --spill-compression lz4",
+            &["--no-spill", "--spill-compression"],
+        ),
+        ("--memory 1GiB --spill-compression snappy", &["none, lz4, zstd"]),
     ];
     for (more, parts) in cases {
         let run = format!("join people.csv cities.csv --on city=id {more}");

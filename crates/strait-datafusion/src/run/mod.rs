@@ -27,7 +27,7 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::disk_manager::DiskManager;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::physical_plan::joins::utils::JoinFilter;
-use strait::{CancelToken, Filter, Input, Join, MemoryBudget, Side, Statistics};
+use strait::{CancelToken, Filter, Input, Join, MemoryBudget, Side, SpillCompression, Statistics};
 use tokio::runtime::Handle;
 
 pub(crate) use self::bounds::Bounds;
@@ -58,6 +58,7 @@ pub(crate) struct Parts {
     pub(crate) budget: Arc<MemoryBudget>,
     /// Where the join writes rows that do not fit its memory.
     pub(crate) disk: Option<Arc<DiskManager>>,
+    pub(crate) spill_compression: SpillCompression,
     pub(crate) bounds: Option<Arc<Bounds>>,
     /// Whether the join is a null-aware anti join.
     pub(crate) null_aware: bool,
@@ -102,7 +103,7 @@ impl Run {
     /// Starts a join. It must be called on the runtime.
     pub(crate) fn start(parts: Parts) -> Result<Arc<Run>> {
         let Parts { translated, settings, streams, statistics, threads, batch_size, .. } = parts;
-        let Parts { budget, disk, bounds, null_aware, metrics, .. } = parts;
+        let Parts { budget, disk, spill_compression, bounds, null_aware, metrics, .. } = parts;
         let state = RunState::new();
         let waiting = WAITING_PER_THREAD * threads;
         let facts = null_aware.then(|| Arc::new(NullFacts::default()));
@@ -145,7 +146,8 @@ impl Run {
             join = join.gpu_memory(bytes);
         }
         if let Some(disk) = disk {
-            join = join.spill(Arc::new(DiskStore { disk, runtime: Handle::current() }));
+            let store = DiskStore { disk, runtime: Handle::current() };
+            join = join.spill(Arc::new(store)).spill_compression(spill_compression);
         }
         if let Some(filter) = &translated.filter {
             join = join.filter(residual(filter, &state)?);

@@ -466,6 +466,28 @@ async fn unnamed_files_leave_nothing() {
     }
 }
 
+/// DataFusion's option says how a join compresses what it writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spilled_rows_are_compressed() {
+    let expected = expected(INNER).await;
+    let mut written = Vec::new();
+    for codec in ["uncompressed", "lz4_frame", "zstd"] {
+        let (_, pool) = pool(Kind::Fair, 16 * LIMIT);
+        let config = config(2, 0).set_str("datafusion.execution.spill_compression", codec);
+        let mut options = session::options();
+        options.algorithm = "spill".to_string();
+        let ctx = session::with_strait(config, runtime(&pool), options);
+        register(&ctx);
+        let plan = session::plan(&ctx, INNER).await.expect("a plan");
+        let found = collect(Arc::clone(&plan), ctx.task_ctx()).await.expect("no error");
+        assert_same(&expected, &found, codec);
+        written.push(counted(&plan, "spilled_bytes"));
+        drop(plan);
+        released(&pool, codec).await;
+    }
+    assert!(written.is_sorted_by(|more, less| more > less), "{written:?}");
+}
+
 #[test]
 fn unnamed_files_are_read_on_a_runtime_with_one_thread() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

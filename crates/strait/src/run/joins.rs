@@ -32,6 +32,7 @@ use crate::reader::Running;
 use crate::reading::ReadingThread;
 use crate::report::Spilled;
 use crate::schedule::lock;
+use crate::spill::SpillTarget;
 
 /// What the joins of one run share.
 pub(super) struct Conductor<'a> {
@@ -167,7 +168,7 @@ impl<'a> Conductor<'a> {
             cx: self.cx,
             keys: &bound.keys,
             schemas: &bound.schemas,
-            store,
+            target: &SpillTarget::new(store, self.first.join.spill_compression, &self.cx.budget),
             totals: &self.spilled,
             rules: SpillRules {
                 limit,
@@ -320,8 +321,10 @@ impl<'a> Conductor<'a> {
         // A table in parts writes probe rows without their numbers.
         let numbered = [Side::Left, Side::Right].into_iter().any(|s| bound.wants_row_numbers(s));
         let may_divide = may_write && !numbered;
-        let (store, totals) = (bound.join.spill.as_ref(), &self.spilled);
-        let overflow = store.map(|store| Overflow { store, totals, joins: self });
+        let (store, compression) = (bound.join.spill.as_ref(), bound.join.spill_compression);
+        let target = store.map(|store| SpillTarget::new(store, compression, &cx.budget));
+        let of_join = |target| Overflow { target, totals: &self.spilled, joins: self };
+        let overflow = target.as_ref().map(of_join);
         let start = Written::now(self.sink, &self.candidates);
         let (mut probe, mut matched, mut partly_joined) = (Some(probe), None, false);
         let seeded = with_seeds(self.seed, bound.join.overrides.bad_seeds, |seed, bounded| {

@@ -8,7 +8,7 @@ use arrow::buffer::{Buffer, MutableBuffer};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 
-use super::block::{Block, Mark};
+use super::block::{Mark, decode, open};
 use super::problem::{Doing, damaged};
 use super::rows::SpilledRows;
 use crate::error::{Error, Result};
@@ -19,8 +19,8 @@ use crate::statistics::Statistics;
 
 /// A source of rows on disk. Each call returns the rows of one block. The rows have no numbers.
 ///
-/// One worker at a time reads the bytes of a block, so the file is read from front to back. Checking and decoding
-/// happen on all workers at the same time.
+/// One worker at a time reads the bytes of a block, so the file is read from front to back. Checking, decompressing and
+/// decoding happen on all workers at the same time.
 pub(crate) struct SpilledSource {
     rows: Arc<SpilledRows>,
     schema: SchemaRef,
@@ -58,20 +58,20 @@ impl SpilledSource {
         let number = reading.next;
         let Some(&mark) = self.blocks.get(number) else { return Ok(None) };
         // If memory is short, the block stays for a later call.
-        let _block = budget.reserve(mark.length, "a block of rows from disk")?;
+        let _block = budget.reserve(mark.reading_bytes(), "a block of rows from disk")?;
         let bytes = self.read(&mut reading, number, mark).inspect_err(|error| {
             reading.failure = Some(error.clone());
         })?;
         reading.next += 1;
         drop(reading);
-        let block = Block::check(bytes, mark);
-        let block = block.map_err(|what| damaged(self.rows.place(), self.about(number, what)))?;
-        block.decode(&self.schema).map(Some)
+        let payload = open(bytes, mark);
+        let payload = payload.map_err(|what| damaged(&self.rows.place(), self.about(number, what)));
+        decode(payload?, &self.schema).map(Some)
     }
 
     /// Reads the bytes of the next block.
     fn read(&self, reading: &mut Reading, number: usize, mark: Mark) -> Result<Buffer> {
-        let failed = |error| Doing::Read.failed(self.rows.place(), &error);
+        let failed = |error| Doing::Read.failed(&self.rows.place(), &error);
         let reader = match &mut reading.reader {
             Some(reader) => reader,
             none => none.insert(self.rows.file().open().map_err(failed)?),
@@ -85,7 +85,7 @@ impl SpilledSource {
         match reader.read_exact(&mut bytes) {
             Ok(()) => Ok(bytes.into()),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                Err(damaged(self.rows.place(), self.about(number, "is cut off")))
+                Err(damaged(&self.rows.place(), self.about(number, "is cut off")))
             }
             Err(error) => Err(failed(error)),
         }
@@ -103,7 +103,7 @@ impl Source for SpilledSource {
 
     fn statistics(&self) -> Statistics {
         let rows = self.blocks.iter().map(|block| block.rows).sum();
-        let bytes = self.blocks.iter().map(|block| block.length).sum();
+        let bytes = self.blocks.iter().map(|block| block.uncompressed()).sum();
         Statistics::rows(rows).with_bytes(bytes)
     }
 

@@ -6,7 +6,7 @@ use arrow::datatypes::DataType;
 use strait::testing::{Fault, FaultKind, TestOverrides};
 use strait::{
     Algorithm, FloatEquality, GpuOptions, Histogram, JoinType, NullEquality, Output, Partitioner,
-    Processor, Side, Statistics, TablePlace, Transfer,
+    Processor, Side, SpillCompression, Statistics, TablePlace, Transfer,
 };
 use strait_testkit::domain::Style;
 use strait_testkit::shape::{Skew, Split};
@@ -70,6 +70,7 @@ pub(crate) struct Case {
     /// Whether it spills to temporary files. Most cases spill to memory instead: creating and deleting files takes
     /// most of the time of a small join.
     pub(crate) temp_files: bool,
+    pub(crate) spill_compression: SpillCompression,
     /// The processor of the join, unless `force` selects a simulated device.
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
@@ -98,6 +99,9 @@ impl Case {
         case.force.collide &= !thousands || rng.chance(1, 8);
         unusual::apply(&mut rng, &mut case, &pair);
         case.temp_files = case.spill && rng.chance(1, 8);
+        if case.spill {
+            case.spill_compression = *rng.pick(&SpillCompression::ALL);
+        }
         (case, pair)
     }
 
@@ -141,6 +145,7 @@ impl Case {
             },
             spill: asks_to_spill || rng.chance(1, 3),
             temp_files: false,
+            spill_compression: SpillCompression::None,
             processor: processor(),
             gpu_memory: None,
             gpu_options: GpuOptions::default(),

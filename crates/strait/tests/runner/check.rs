@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Int32Type, Schema};
 use arrow::error::ArrowError;
 use strait::{
     Algorithm, Error, Filter, Input, Join, JoinReader, JoinType, MemoryBudget, Output, Processor,
-    Report, Side, TempFolders,
+    Report, Side, SpillCompression, TempFolders,
 };
 use strait_testkit::{Comparison, Pair, Table, Value, rows_of, same_rows};
 
@@ -255,6 +255,7 @@ fn join_of(run: &Run<'_>) -> Join {
             true => Arc::new(TempFolders::new(vec![])),
             false => Arc::new(InMemory),
         });
+        join = join.spill_compression(case.spill_compression);
     }
     if case.select.is_some() && case.output == Output::Rows {
         join = join.select(expected.columns.iter().map(|column| column.name.clone()));
@@ -471,6 +472,9 @@ fn check_report(case: &Case, pair: &Pair, report: &Report) -> Result<(), Failure
     }
     let must_spill = case.force.spill_at_once;
     ensure!(!must_spill || report.spilled.levels > 0, "the join did not spill");
+    let (bytes, most) = (report.spilled.bytes, report.spilled.uncompressed_bytes);
+    let is_compressed = case.spill_compression != SpillCompression::None;
+    ensure!(bytes == most || is_compressed && bytes < most, "wrote {bytes} of {most} bytes");
     let (left, right) = (pair.left.rows() as u64, pair.right.rows() as u64);
     let read = (report.left_rows, report.right_rows);
     ensure!(read == (left, right), "{read:?} rows read of {left} and {right}");

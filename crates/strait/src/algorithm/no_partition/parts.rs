@@ -32,13 +32,13 @@ use crate::output::{Emitter, fewer};
 use crate::partition::Words;
 use crate::plan::PART_BUCKETS;
 use crate::schedule::lock;
-use crate::spill::{SpillStore, SpilledRows};
+use crate::spill::{SpillTarget, SpilledRows};
 use crate::word::{KeyWord, Mixer};
 
 /// Where a join in memory may write probe rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Overflow<'a> {
-    pub(crate) store: &'a Arc<dyn SpillStore>,
+    pub(crate) target: &'a Arc<SpillTarget>,
     pub(crate) totals: &'a Arc<SpillTotals>,
     pub(crate) joins: &'a dyn Joins,
 }
@@ -125,7 +125,7 @@ impl Overflow<'_> {
         if let Some(file) = file {
             return Ok(Arc::clone(file));
         }
-        let new = Arc::new(SpilledRows::create(self.store)?);
+        let new = Arc::new(SpilledRows::create(self.target)?);
         self.totals.files.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::clone(file.insert(new)))
     }
@@ -245,9 +245,8 @@ impl<K: KeyWord> Pass<'_, K> {
             });
             match encoded {
                 Ok((block, _reserved)) => {
-                    file.append(&block)?;
-                    totals.bytes.fetch_add(block.bytes().len() as u64, Ordering::Relaxed);
-                    totals.rows.fetch_add(block.rows(), Ordering::Relaxed);
+                    let written = file.append(&block)?;
+                    totals.count(&block, written);
                 }
                 Err(error) if rows.len() > 1 && error.fewer_rows_may_help() => {
                     let half = rows.split_off(rows.len() / 2);

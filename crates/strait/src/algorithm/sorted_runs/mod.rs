@@ -74,7 +74,7 @@ impl<'a> SortedRuns<'a> {
     /// Joins two tables. The output is in the order of the keys.
     pub(crate) fn run(&self, tables: Tables) -> Result<()> {
         let (watch, totals) = (self.spilling.cx.watch, self.spilling.totals);
-        log::info!("writing sorted runs to {}", self.spilling.store.place());
+        log::info!("writing sorted runs to {}", self.spilling.target.place());
         totals.levels.fetch_max(1, Ordering::Relaxed);
         let runs = watch.time("sort to disk", || {
             let runs = self.write_runs(&tables.sources)?;
@@ -345,14 +345,12 @@ impl<'a> SortedRuns<'a> {
 
     fn create_file(&self) -> Result<SpilledRows> {
         self.spilling.totals.files.fetch_add(1, Ordering::Relaxed);
-        SpilledRows::create(self.spilling.store)
+        SpilledRows::create(self.spilling.target)
     }
 
     fn append(&self, to: &SpilledRows, block: &Block) -> Result<()> {
-        to.append(block)?;
-        let totals = self.spilling.totals;
-        totals.bytes.fetch_add(block.bytes().len() as u64, Ordering::Relaxed);
-        totals.rows.fetch_add(block.rows(), Ordering::Relaxed);
+        let written = to.append(block)?;
+        self.spilling.totals.count(block, written);
         Ok(())
     }
 }

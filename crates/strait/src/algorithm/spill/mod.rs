@@ -40,7 +40,7 @@ use crate::matches::{Keep, Roles};
 use crate::options::{JoinType, Side};
 use crate::plan::{PairPlan, SpillRules, SpilledSize, Statistics};
 use crate::schedule::{Workers, guarded, lock};
-use crate::spill::{SpillStore, SpilledRows};
+use crate::spill::{SpillTarget, SpilledRows};
 
 /// Two tables that are joined: the inputs of the join, or a pair of spilled partitions.
 pub(crate) struct Tables {
@@ -94,7 +94,7 @@ pub(crate) struct Spilling<'a> {
     pub(crate) cx: &'a Context<'a>,
     pub(crate) keys: &'a KeyPlan,
     pub(crate) schemas: &'a [SchemaRef; 2],
-    pub(crate) store: &'a Arc<dyn SpillStore>,
+    pub(crate) target: &'a Arc<SpillTarget>,
     pub(crate) totals: &'a Arc<SpillTotals>,
     pub(crate) rules: SpillRules,
     pub(crate) joins: &'a dyn Joins,
@@ -106,7 +106,7 @@ impl Spilling<'_> {
     /// Joins two tables that do not fit memory.
     pub(crate) fn run(&self, tables: Tables) -> Result<()> {
         let Tables { sources, build_side, statistics, join_type, level, .. } = tables;
-        log::info!("spilling to {}, level {level}", self.store.place());
+        log::info!("spilling to {}, level {level}", self.target.place());
         self.totals.levels.fetch_max(u64::from(level) + 1, Ordering::Relaxed);
         let partitions = Arc::new(self.partitions(&statistics, build_side, join_type));
         let watch = self.cx.watch;
@@ -140,7 +140,7 @@ impl Spilling<'_> {
             self.keys_of(statistics, build_side),
             drops,
             self.schemas.clone(),
-            self.store,
+            self.target,
             (self.totals, self.rules),
         )
     }
@@ -354,7 +354,7 @@ impl Spilling<'_> {
             }
             let or_empty = |rows: Option<Arc<SpilledRows>>| match rows {
                 Some(rows) => Ok(rows),
-                None => SpilledRows::create(self.store).map(Arc::new),
+                None => SpilledRows::create(self.target).map(Arc::new),
             };
             let pair = Pair { rows: [or_empty(left)?, or_empty(right)?], join_type };
             self.totals.pairs.fetch_add(1, Ordering::Relaxed);

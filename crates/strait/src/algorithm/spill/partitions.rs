@@ -27,7 +27,7 @@ use crate::memory::{Budget, Hold, Ledger, Reservation};
 use crate::options::Side;
 use crate::plan::{ASSIGNED_BYTES_PER_ROW, SpillRules, SpilledSize};
 use crate::schedule::lock;
-use crate::spill::{Block, SpillStore, SpilledRows};
+use crate::spill::{Block, SpillTarget, SpilledRows};
 use crate::word::{KeyWord, Width};
 
 /// What a join has spilled, over all levels.
@@ -36,6 +36,8 @@ pub(crate) struct SpillTotals {
     /// The bytes and rows that were written.
     pub(crate) bytes: AtomicU64,
     pub(crate) rows: AtomicU64,
+    /// The bytes of the same rows without compression.
+    pub(crate) uncompressed_bytes: AtomicU64,
     pub(crate) files: AtomicU64,
     /// The pairs of partitions that were joined from disk, and how many of them were joined in blocks.
     pub(crate) pairs: AtomicU64,
@@ -48,6 +50,15 @@ pub(crate) struct SpillTotals {
     pub(crate) unmatched: AtomicU64,
 }
 
+impl SpillTotals {
+    /// Counts a block for which `written` bytes were written.
+    pub(crate) fn count(&self, block: &Block, written: u64) {
+        self.bytes.fetch_add(written, Ordering::Relaxed);
+        self.rows.fetch_add(block.rows(), Ordering::Relaxed);
+        self.uncompressed_bytes.fetch_add(block.bytes().len() as u64, Ordering::Relaxed);
+    }
+}
+
 /// The partitions of both sides.
 pub(super) struct Partitions {
     pub(super) keys: KeyPlan,
@@ -56,7 +67,7 @@ pub(super) struct Partitions {
     /// the join type does not return unmatched rows of the side.
     pub(super) drops_unmatchable: [bool; 2],
     pub(super) schemas: [SchemaRef; 2],
-    pub(super) store: Arc<dyn SpillStore>,
+    pub(super) target: Arc<SpillTarget>,
     pub(super) totals: Arc<SpillTotals>,
     pub(super) rules: SpillRules,
     sides: [Mutex<Vec<Partition>>; 2],
@@ -208,7 +219,7 @@ impl Partitions {
         keys_of: [Option<BuildKeys>; 2],
         drops_unmatchable: [bool; 2],
         schemas: [SchemaRef; 2],
-        store: &Arc<dyn SpillStore>,
+        target: &Arc<SpillTarget>,
         (totals, rules): (&Arc<SpillTotals>, SpillRules),
     ) -> Partitions {
         let side = || Mutex::new((0..1usize << bits).map(|_| Partition::default()).collect());
@@ -217,7 +228,7 @@ impl Partitions {
             bits,
             drops_unmatchable,
             schemas,
-            store: Arc::clone(store),
+            target: Arc::clone(target),
             totals: Arc::clone(totals),
             rules,
             sides: [side(), side()],
@@ -449,9 +460,8 @@ impl Partitions {
     }
 
     fn write(&self, file: &SpilledRows, block: &Block) -> Result<()> {
-        file.append(block)?;
-        self.totals.bytes.fetch_add(block.bytes().len() as u64, Ordering::Relaxed);
-        self.totals.rows.fetch_add(block.rows(), Ordering::Relaxed);
+        let written = file.append(block)?;
+        self.totals.count(block, written);
         Ok(())
     }
 
@@ -487,7 +497,7 @@ impl Partitions {
         if lock(&self.sides[side as usize])[at].file.is_some() {
             return Ok(());
         }
-        let file = SpilledRows::create(&self.store).map(Arc::new)?;
+        let file = SpilledRows::create(&self.target).map(Arc::new)?;
         let blocks = {
             let partition = &mut lock(&self.sides[side as usize])[at];
             if partition.file.is_some() {

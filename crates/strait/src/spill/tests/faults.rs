@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
 
-use super::{SpillStore, SpilledRows, block, numbers, spill, unlimited};
+use super::{SpillStore, block, create, numbers, spill, spill_with, unlimited};
 use crate::error::Error;
 use crate::input::{Input, Source};
 use crate::memory::Budget;
-use crate::spill::{SpillFile, TempFolders};
+use crate::spill::block::Mark;
+use crate::spill::{SpillCompression, SpillFile, SpillTarget, TempFolders};
 
 /// A disk that fails after some bytes.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ fn temporary() -> Arc<dyn SpillStore> {
 #[test]
 fn a_failed_append_is_an_error_with_its_place() {
     for (code, advice) in [(libc::ENOSPC, "free space"), (libc::EIO, "check the disk")] {
-        let rows = Arc::new(SpilledRows::create(&failing(code, false)).expect("creates"));
+        let rows = Arc::new(create(&failing(code, false)));
         let block = block(&numbers(0, 1000));
         rows.append(&block).expect("there is room for one");
         // The second call must not write after a torn block.
@@ -74,7 +75,7 @@ fn a_failed_append_is_an_error_with_its_place() {
             };
             assert!(place == "/a, /b" && reason.contains(advice), "{place}: {reason}");
         }
-        assert_eq!((rows.rows(), rows.blocks()), (1000, 1));
+        assert_eq!((rows.rows(), rows.marks().len()), (1000, 1));
         let source = rows.source(numbers(0, 0).schema());
         assert!(matches!(source.batch(&unlimited()), Err(Error::Spill { .. })));
     }
@@ -98,7 +99,7 @@ fn a_failed_read_is_an_error_each_time() {
 #[test]
 fn the_disk_limit_is_an_error_with_advice() {
     let store: Arc<dyn SpillStore> = Arc::new(TempFolders::new(vec![]).with_limit(Some(15_000)));
-    let rows = SpilledRows::create(&store).expect("creates");
+    let rows = create(&store);
     let block = block(&numbers(0, 500));
     rows.append(&block).expect("fits");
     let error = rows.append(&block).expect_err("does not fit").to_string();
@@ -109,7 +110,7 @@ fn the_disk_limit_is_an_error_with_advice() {
 fn a_refused_block_stays_for_a_later_call() {
     let rows = spill(&temporary(), &[numbers(1000, 1000), numbers(2000, 1000)]);
     let source = rows.source(numbers(0, 0).schema());
-    let needed = rows.largest_block();
+    let needed = rows.marks().iter().map(Mark::reading_bytes).max().expect("blocks");
     let small = Budget::new(Some(needed - 1));
     assert!(matches!(source.batch(&small), Err(Error::MemoryLimit { .. })));
     let enough = Budget::new(Some(needed));
@@ -126,8 +127,8 @@ fn counts_and_statistics_are_exact() {
     let batches = [numbers(0, 10), numbers(10, 500), numbers(510, 0)];
     let lengths: Vec<u64> = batches.iter().map(|batch| block(batch).bytes().len() as u64).collect();
     let rows = spill(&temporary(), &batches);
-    let counted = (rows.rows(), rows.bytes(), rows.blocks(), rows.largest_block());
-    assert_eq!(counted, (510, lengths.iter().sum(), 3, lengths[1]));
+    let written: Vec<u64> = rows.marks().iter().map(|mark| mark.length).collect();
+    assert_eq!((rows.rows(), rows.bytes(), &written), (510, lengths.iter().sum(), &lengths));
     let source = rows.source(batches[0].schema());
     let statistics = source.statistics();
     assert_eq!((statistics.rows, statistics.bytes), (Some(510), Some(rows.bytes())));
@@ -141,7 +142,7 @@ fn values(batch: &RecordBatch) -> Vec<i64> {
 
 #[test]
 fn many_workers_write_and_read_each_row_once() {
-    let rows = Arc::new(SpilledRows::create(&temporary()).expect("creates"));
+    let rows = Arc::new(create(&temporary()));
     std::thread::scope(|scope| {
         for worker in 0..8 {
             let rows = &rows;
@@ -153,7 +154,7 @@ fn many_workers_write_and_read_each_row_once() {
             });
         }
     });
-    assert_eq!((rows.rows(), rows.blocks()), (20_000, 200));
+    assert_eq!((rows.rows(), rows.marks().len()), (20_000, 200));
     // Two sources of one file do not disturb each other.
     let sources = [0, 1].map(|_| rows.source(numbers(0, 0).schema()));
     for source in &sources {
@@ -175,4 +176,56 @@ fn a_join_reads_the_rows_under_a_memory_limit() {
     let input = || Input::source(spill(&temporary(), &batches).source(batches[0].schema()));
     let join = crate::Join::inner().on("n").memory_limit(64 << 20);
     assert_eq!(join.count(input(), input()).expect("joins").0, 2000);
+}
+
+#[test]
+fn compression_saves_bytes_and_keeps_the_rows() {
+    let batches: Vec<RecordBatch> = (0..20).map(|i| numbers(i * 500, 500)).collect();
+    let written = SpillCompression::ALL.map(|compression| {
+        let rows = spill_with(&temporary(), compression, &batches);
+        let source = rows.source(batches[0].schema());
+        for batch in &batches {
+            assert_eq!(source.batch(&unlimited()).expect("reads").as_ref(), Some(batch));
+        }
+        let marks = rows.marks();
+        assert!(marks.iter().all(|mark| mark.compression == compression));
+        assert_eq!(rows.bytes(), marks.iter().map(Mark::uncompressed).sum());
+        (rows.bytes(), marks.iter().map(|mark| mark.length).sum::<u64>())
+    });
+    let [none, lz4, zstd] = written;
+    assert!(none.0 == none.1 && lz4.0 == none.0 && zstd.0 == none.0);
+    assert!(lz4.1 < none.1 / 3 * 2 && zstd.1 < lz4.1, "{written:?}");
+}
+
+/// A join often writes blocks because memory was refused.
+#[test]
+fn without_memory_a_block_is_not_compressed() {
+    let block = block(&numbers(0, 1000));
+    for compression in [SpillCompression::Lz4, SpillCompression::Zstd] {
+        let needed = block.compressing_bytes(compression);
+        for (limit, expected) in [(needed - 1, SpillCompression::None), (needed, compression)] {
+            let budget = Budget::new(Some(limit));
+            let stored = SpillTarget::new(&temporary(), compression, &budget).form(&block);
+            assert_eq!(stored.mark.compression, expected);
+            drop(stored);
+            assert_eq!(budget.used(), 0);
+        }
+    }
+}
+
+/// The decompressed rows need memory, too.
+#[test]
+fn reading_reserves_both_forms_of_a_block() {
+    for compression in [SpillCompression::Lz4, SpillCompression::Zstd] {
+        let rows = spill_with(&temporary(), compression, &[numbers(0, 1000)]);
+        let source = rows.source(numbers(0, 0).schema());
+        let mark = rows.marks()[0];
+        let needed = mark.reading_bytes();
+        assert!(needed >= mark.length + mark.payload);
+        let refused = source.batch(&Budget::new(Some(needed - 1)));
+        assert!(matches!(refused, Err(Error::MemoryLimit { .. })));
+        let enough = Budget::new(Some(needed));
+        assert_eq!(source.batch(&enough).expect("fits"), Some(numbers(0, 1000)));
+        assert_eq!((enough.used(), enough.peak()), (0, needed));
+    }
 }

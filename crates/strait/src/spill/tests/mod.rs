@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 
-use super::{Block, SpillStore, SpilledRows, encode};
+use super::{Block, SpillCompression, SpillStore, SpillTarget, SpilledRows, encode};
 use crate::memory::Budget;
 
 /// Returns the rows `first..first + rows`.
@@ -25,10 +25,29 @@ fn block(batch: &RecordBatch) -> Block {
     encode(batch).expect("encodes")
 }
 
+fn target(store: &Arc<dyn SpillStore>, compression: SpillCompression) -> Arc<SpillTarget> {
+    SpillTarget::new(store, compression, &unlimited())
+}
+
+/// Creates a file of the store, without compression.
+fn create(store: &Arc<dyn SpillStore>) -> SpilledRows {
+    SpilledRows::create(&target(store, SpillCompression::None)).expect("creates")
+}
+
 /// Writes the batches to a file of the store.
 fn spill(store: &Arc<dyn SpillStore>, batches: &[RecordBatch]) -> Arc<SpilledRows> {
-    let rows = SpilledRows::create(store).expect("creates");
-    batches.iter().for_each(|batch| rows.append(&block(batch)).expect("appends"));
+    spill_with(store, SpillCompression::None, batches)
+}
+
+fn spill_with(
+    store: &Arc<dyn SpillStore>,
+    compression: SpillCompression,
+    batches: &[RecordBatch],
+) -> Arc<SpilledRows> {
+    let rows = SpilledRows::create(&target(store, compression)).expect("creates");
+    for batch in batches {
+        rows.append(&block(batch)).expect("appends");
+    }
     Arc::new(rows)
 }
 

@@ -9,12 +9,25 @@ use strait_testkit::decode::decode_alone;
 use strait_testkit::{Rng, kinds};
 
 use super::nest::{any, leaves};
-use super::{block, numbers};
+use super::{block, numbers, target};
+use crate::spill::block::{decode, open};
+use crate::spill::{SpillCompression, TempFolders};
 
-/// Encodes and decodes a batch, and compares the schema and all values.
+/// Encodes and decodes a batch with each kind of compression, and compares the schema and all values.
 fn round_trip(batch: &RecordBatch) -> RecordBatch {
-    let decoded =
-        block(batch).decode(batch.schema_ref()).unwrap_or_else(|e| panic!("{e}: {batch:?}"));
+    let block = block(batch);
+    let store = Arc::new(TempFolders::new(vec![])) as _;
+    for compression in SpillCompression::ALL {
+        let stored = target(&store, compression).form(&block);
+        let payload = open(stored.bytes, stored.mark).expect("not damaged");
+        let decoded = decode(payload, batch.schema_ref());
+        compared(batch, decoded.unwrap_or_else(|e| panic!("{compression}, {e}: {batch:?}")));
+    }
+    compared(batch, block.decode(batch.schema_ref()).expect("decodes"))
+}
+
+/// Compares a batch that was decoded with the one that was encoded.
+fn compared(batch: &RecordBatch, decoded: RecordBatch) -> RecordBatch {
     assert_eq!((decoded.schema_ref(), decoded.num_rows()), (batch.schema_ref(), batch.num_rows()));
     for (before, after) in batch.columns().iter().zip(decoded.columns()) {
         assert_eq!(before.data_type(), after.data_type());
