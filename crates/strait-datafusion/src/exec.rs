@@ -34,6 +34,7 @@ use crate::execution::{ExecutionState, Executions};
 use crate::options::Settings;
 use crate::run::{Bounds, JoinMemory, JoinMetrics, Parts, Run};
 use crate::translate::Translated;
+use crate::unordered::without_order;
 
 /// How a join is carried out.
 #[derive(Debug, Clone)]
@@ -412,17 +413,6 @@ impl ExecutionPlan for StraitJoinExec {
     fn cardinality_effect(&self) -> CardinalityEffect {
         self.original.cardinality_effect()
     }
-}
-
-/// Removes what a join of Strait does not keep: orders, and, if it mixes partitions, columns that are constant within
-/// each partition.
-fn without_order(properties: PlanProperties, mixes_partitions: bool) -> PlanProperties {
-    let mut known = properties.equivalence_properties().clone();
-    known.clear_orderings();
-    if mixes_partitions {
-        known.clear_per_partition_constants();
-    }
-    properties.with_eq_properties(known)
 }
 
 /// Executes all partitions of a plan.
