@@ -31,11 +31,10 @@ use datafusion::physical_plan::{
 use futures_util::{StreamExt, TryStreamExt};
 use strait::{Algorithm, SpillCompression};
 
-use crate::execution::{ExecutionState, Executions};
+use crate::execution::{Executions, Shared};
 use crate::options::Settings;
 use crate::run::{Bounds, JoinMemory, JoinMetrics, Parts, Run};
 use crate::translate::Translated;
-use crate::unordered::without_order;
 
 /// How a join is carried out.
 #[derive(Debug, Clone)]
@@ -126,14 +125,14 @@ impl StraitJoinExec {
     }
 
     /// Begins an execution.
-    fn begin(&self, context: &TaskContext) -> Result<ExecutionState> {
+    fn begin(&self, context: &TaskContext) -> Result<Shared> {
         let separate = matches!(self.mode, Mode::Separate(_));
         let runs = if separate { self.partitions() } else { 1 };
         let config = context.session_config().options();
         let left_runs = if self.collects_left() { 1 } else { runs };
         let bounds = Bounds::of(self.hash_join()?, &self.inputs[1], config, left_runs)?;
         let statistics = [self.known(JoinSide::Left, left_runs), self.known(JoinSide::Right, runs)];
-        Ok(ExecutionState::new(JoinMemory::register(context, runs), bounds, statistics))
+        Ok(Shared::new(JoinMemory::register(context, runs), bounds, statistics))
     }
 
     /// Returns whether the left input is read once, for several runs. Such a join never returns left rows alone,
@@ -304,7 +303,7 @@ impl ExecutionPlan for StraitJoinExec {
         if partition >= self.partitions() {
             return internal_err!("a join has no partition {partition}");
         }
-        let state =
+        let shared =
             self.executions.of(partition, self.partitions(), &context, || self.begin(&context))?;
         let separate = matches!(self.mode, Mode::Separate(_));
         let collects_left = self.collects_left();
@@ -312,17 +311,17 @@ impl ExecutionPlan for StraitJoinExec {
         let threads = if separate { 1 } else { config.target_partitions() };
         let disk = Arc::clone(&context.runtime_env().disk_manager);
         let wants_to_spill =
-            state.memory.is_limited() || self.settings.algorithm == Some(Algorithm::Spill);
+            shared.memory.is_limited() || self.settings.algorithm == Some(Algorithm::Spill);
         let may_spill = wants_to_spill && disk.tmp_files_enabled();
         let parts = {
-            let (mut settings, memory) = (self.settings, Arc::clone(&state.memory));
+            let (mut settings, memory) = (self.settings, Arc::clone(&shared.memory));
             // Separate runs use the GPU at the same time.
             let runs = if separate { self.partitions() as u64 } else { 1 };
             settings.gpu_memory = settings.gpu_memory.map(|bytes| bytes / runs);
             let run = if separate { partition } else { 0 };
             let (batch_size, null_aware) = (config.batch_size(), self.hash_join()?.null_aware);
             let metrics = JoinMetrics::new(&self.metrics, partition);
-            let (bounds, statistics) = (state.bounds.clone(), state.statistics);
+            let (bounds, statistics) = (shared.bounds.clone(), shared.statistics);
             let disk = may_spill.then_some(disk);
             let spill_compression = compression(config.options().execution.spill_compression);
             move |streams| Parts {
@@ -344,21 +343,21 @@ impl ExecutionPlan for StraitJoinExec {
         let schema = self.schema();
         let start = async move {
             let run = match separate {
-                false => state.run(|| {
+                false => shared.run(|| {
                     let [left, right] = inputs.map(|input| all_partitions(&input, &context));
                     Run::start(parts([left?, right?]))
                 })?,
                 true => {
                     let [left, right] = inputs;
                     let left = match collects_left {
-                        true => state.left_rows(&left, &context).await?,
+                        true => shared.left_rows(&left, &context).await?,
                         false => left.execute(partition, Arc::clone(&context))?,
                     };
                     let right = right.execute(partition, context)?;
                     Run::start(parts([vec![left], vec![right]]))?
                 }
             };
-            Ok::<_, DataFusionError>((run, state))
+            Ok::<_, DataFusionError>((run, shared))
         };
         let fetch = self.original.fetch();
         let baseline = BaselineMetrics::new(&self.metrics, partition);
@@ -416,6 +415,17 @@ impl ExecutionPlan for StraitJoinExec {
     fn cardinality_effect(&self) -> CardinalityEffect {
         self.original.cardinality_effect()
     }
+}
+
+/// Removes what a join of Strait does not keep: orders, and, if it mixes partitions, columns that are constant within
+/// each partition.
+fn without_order(properties: PlanProperties, mixes_partitions: bool) -> PlanProperties {
+    let mut known = properties.equivalence_properties().clone();
+    known.clear_orderings();
+    if mixes_partitions {
+        known.clear_per_partition_constants();
+    }
+    properties.with_eq_properties(known)
 }
 
 /// Returns how the option `datafusion.execution.spill_compression` says to compress spilled rows.

@@ -15,7 +15,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures_util::StreamExt;
-use futures_util::future::{self, BoxFuture, FutureExt};
+use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::run::{Bounds, JoinMemory, Run, lock};
 
@@ -28,11 +28,11 @@ struct Execution {
     context: Weak<TaskContext>,
     /// The partitions that were asked for.
     executed: Vec<usize>,
-    state: Arc<ExecutionState>,
+    shared: Arc<Shared>,
 }
 
 /// What the streams of one execution share.
-pub(crate) struct ExecutionState {
+pub(crate) struct Shared {
     pub(crate) memory: Arc<JoinMemory>,
     /// The dynamic filter.
     pub(crate) bounds: Option<Arc<Bounds>>,
@@ -46,7 +46,8 @@ pub(crate) struct ExecutionState {
 
 /// The rows of the left input. Every stream that waits for them also drives the reading. So no stream depends on
 /// another.
-type LeftRows = future::Shared<BoxFuture<'static, Result<Arc<Held>, Arc<DataFusionError>>>>;
+type LeftRows =
+    futures_util::future::Shared<BoxFuture<'static, Result<Arc<Held>, Arc<DataFusionError>>>>;
 
 /// Batches, and the reservation of their memory.
 struct Held {
@@ -62,8 +63,8 @@ impl Executions {
         partition: usize,
         partitions: usize,
         context: &Arc<TaskContext>,
-        begin: impl FnOnce() -> Result<ExecutionState>,
-    ) -> Result<Arc<ExecutionState>> {
+        begin: impl FnOnce() -> Result<Shared>,
+    ) -> Result<Arc<Shared>> {
         let mut executions = lock(&self.0);
         let lacks = |execution: &Execution| !execution.executed.contains(&partition);
         let is_this = |execution: &Execution| {
@@ -77,27 +78,27 @@ impl Executions {
             None => {
                 // Remove the executions of queries that ended early.
                 executions.retain(|execution| execution.context.strong_count() > 0);
-                let (context, state) = (Arc::downgrade(context), Arc::new(begin()?));
-                executions.push(Execution { context, executed: Vec::new(), state });
+                let (context, shared) = (Arc::downgrade(context), Arc::new(begin()?));
+                executions.push(Execution { context, executed: Vec::new(), shared });
                 executions.len() - 1
             }
         };
         executions[at].executed.push(partition);
-        let state = Arc::clone(&executions[at].state);
+        let shared = Arc::clone(&executions[at].shared);
         if executions[at].executed.len() == partitions {
             executions.remove(at);
         }
-        Ok(state)
+        Ok(shared)
     }
 }
 
-impl ExecutionState {
+impl Shared {
     pub(crate) fn new(
         memory: Arc<JoinMemory>,
         bounds: Option<Arc<Bounds>>,
         statistics: [strait::Statistics; 2],
-    ) -> ExecutionState {
-        ExecutionState { memory, bounds, run: Mutex::default(), statistics, left: Mutex::default() }
+    ) -> Shared {
+        Shared { memory, bounds, run: Mutex::default(), statistics, left: Mutex::default() }
     }
 
     /// Returns the run of all partitions. The first stream that asks starts it.

@@ -23,9 +23,8 @@
 //!   writes rows to temporary files of the session's disk manager, and continues. DataFusion's hash join would fail.
 //! - **Speed.** If no other operator needs the partitions of a join, its inputs are not repartitioned: all threads join
 //!   one table. `EXPLAIN` shows `mode=Shared` for such a join.
-//! - **Order.** Strait's joins keep no order. [`StraitOrderRule`] tells DataFusion so before it decides where to sort. If
-//!   the order of a join saves a sort, the join is declined, or its output is sorted: see
-//!   [`StraitOptions::restore_order`].
+//! - **Order.** Strait's joins keep no order. If a query uses the order of a join, the join is declined, or a sort of its
+//!   output restores the order: see [`StraitOptions::restore_order`].
 //! - **Sort-merge joins** are replaced if [`StraitOptions::sort_merge_joins`] says so. They need no sorted inputs then.
 //! - **Dynamic filters** of a join reach the scans of its probe side, as in DataFusion's hash join.
 //!
@@ -38,16 +37,13 @@ mod execution;
 mod needs;
 mod options;
 mod order;
-mod order_rule;
 mod rule;
 mod run;
 mod session;
 mod translate;
-mod unordered;
 
 pub use exec::StraitJoinExec;
 pub use options::StraitOptions;
-pub use order_rule::StraitOrderRule;
 pub use rule::StraitJoinRule;
 pub use run::disk::UnnamedFiles;
 pub use session::WithStrait;

@@ -34,10 +34,10 @@ extensions_options! {
         /// If both tables are known to have fewer rows than this number, Strait declines the join.
         pub min_rows: usize, default = 0
 
-        /// Whether Strait replaces a join whose order saves a sort: for example, the probe side is a sorted table, and
-        /// the query sorts its rows by the same column. Strait's joins do not keep the order of their inputs, so the
-        /// plan then has one more sort. DataFusion's own join needs no sort, but fails if its build side does not fit
-        /// memory. If the sort is needed in any case, Strait always replaces the join, and its output is sorted.
+        /// Whether Strait replaces a join whose order is used, for example by `ORDER BY`, if a table or another operator
+        /// has this order without a sort for it. Strait's joins do not keep the order of their inputs, so a sort of
+        /// their output restores it. DataFusion's own join needs no sort, but fails if its build side does not fit
+        /// memory. If DataFusion sorts the probe side, Strait always replaces the join, and sorts its output instead.
         pub restore_order: bool, default = false
 
         /// Whether Strait also replaces sort-merge joins, and removes the sorts of their inputs.

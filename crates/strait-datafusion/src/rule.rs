@@ -16,16 +16,14 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Statisti
 use crate::exec::{Mode, StraitJoinExec};
 use crate::needs::{Needs, Order};
 use crate::options::Settings;
-use crate::order::{may_be_ordered, without_arrangement, without_sort};
+use crate::order::{Promised, hides_order, is_sorted_below, without_arrangement, without_sort};
 use crate::translate::Translated;
-use crate::unordered::UnorderedExec;
 
 /// Replaces each hash join of a plan by a [`StraitJoinExec`], and also each sort-merge join if
 /// [`StraitOptions`](crate::StraitOptions) says so.
 ///
 /// Add it after all other rules, because several of DataFusion's rules look for `HashJoinExec`.
-/// [`with_strait`](crate::WithStrait::with_strait) does this, and also adds [`StraitOrderRule`](crate::StraitOrderRule).
-/// Without the other rule, this rule declines each join whose order may be used.
+/// [`with_strait`](crate::WithStrait::with_strait) does this.
 ///
 /// The rule also removes operators below a join that the join makes superfluous: operators that repartition its inputs,
 /// if no operator above the join needs the partitions of its output, and operators that sort them.
@@ -39,8 +37,9 @@ impl PhysicalOptimizerRule for StraitJoinRule {
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let settings = Settings::of(config)?;
+        let needs = Needs::of_root(&plan);
         match settings.enabled {
-            true => rewrite(plan, Needs::of_root(), settings),
+            true => rewrite(plan, needs, settings),
             false => Ok(plan),
         }
     }
@@ -60,9 +59,6 @@ fn rewrite(
     needs: Needs,
     settings: Settings,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    if let Some(hidden) = plan.downcast_ref::<UnorderedExec>() {
-        return rewrite(Arc::clone(hidden.input()), needs.with_hidden_order(), settings);
-    }
     if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
         return replace_hash_join(&plan, join, needs, settings);
     }
@@ -90,17 +86,6 @@ fn rewritten_inputs(
     inputs.map(|(input, needs)| rewrite(Arc::clone(input), needs, settings)).collect()
 }
 
-/// Returns whether Strait could replace a join.
-pub(crate) fn could_replace(plan: &Arc<dyn ExecutionPlan>, settings: Settings) -> bool {
-    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
-        return translated(join, settings).is_ok();
-    }
-    let join = plan.downcast_ref::<SortMergeJoinExec>().filter(|_| settings.sort_merge_joins);
-    let hashed = join.and_then(|join| hashed(join, settings).ok());
-    let join = hashed.as_ref().and_then(hash_join_of);
-    join.is_some_and(|join| translated(join, settings).is_ok())
-}
-
 /// Replaces a hash join, and the joins below it.
 fn replace_hash_join(
     plan: &Arc<dyn ExecutionPlan>,
@@ -108,11 +93,17 @@ fn replace_hash_join(
     needs: Needs,
     settings: Settings,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let translated = translated(join, settings);
-    let order = without_used_order(plan, needs, settings);
-    match translated.and_then(|translated| order.map(|()| translated)) {
+    let promised = promised_order(plan, needs, settings);
+    let decided = promised.and_then(|order| Ok((order, translated(join, settings)?)));
+    match decided {
         Err(why) => declined(plan, why, needs, settings),
-        Ok(translated) => carried_out(join, translated, needs.partitions, settings),
+        Ok((None, translated)) => carried_out(join, translated, needs.partitions, settings),
+        Ok((Some(order), translated)) => {
+            // The limit must keep the first rows. So the sort has it.
+            let unlimited = join.builder().with_fetch(None).build()?;
+            let joined = carried_out(&unlimited, translated, needs.partitions, settings)?;
+            Ok(order.restored(joined, join.fetch()))
+        }
     }
 }
 
@@ -127,21 +118,25 @@ fn replace_sort_merge_join(
         Ok(hashed) => hashed,
         Err(error) => return declined(plan, error.strip_backtrace(), needs, settings),
     };
-    let Some(hash_join) = hash_join_of(&hashed) else {
-        return internal_err!("the hash join is missing");
+    // The hash join may be below a projection that restores the order of the columns.
+    let child = hashed.children().first().map(|child| Arc::clone(child));
+    let hash_join = match (hashed.downcast_ref::<HashJoinExec>(), &child) {
+        (Some(join), _) => Some(join),
+        (None, child) => child.as_ref().and_then(|child| child.downcast_ref::<HashJoinExec>()),
     };
-    let order = without_used_order(plan, needs, settings);
-    match translated(hash_join, settings).and(order) {
+    let Some(hash_join) = hash_join else { return internal_err!("the hash join is missing") };
+    let promised = promised_order(plan, needs, settings);
+    let decided = promised.and_then(|order| translated(hash_join, settings).map(|_| order));
+    match decided {
         Err(why) => declined(plan, why, needs, settings),
-        Ok(()) => rewrite(hashed, needs.with_hidden_order(), settings),
+        Ok(order) => {
+            let joined = rewrite(hashed, Needs { order: Order::Unused, ..needs }, settings)?;
+            Ok(match order {
+                None => joined,
+                Some(order) => order.restored(joined, None),
+            })
+        }
     }
-}
-
-/// Returns the hash join of a plan: the plan itself, or the input of a projection that restores the order of the columns.
-fn hash_join_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&HashJoinExec> {
-    let below =
-        || plan.children().into_iter().find_map(|child| child.downcast_ref::<HashJoinExec>());
-    plan.downcast_ref::<HashJoinExec>().or_else(below)
 }
 
 /// Returns the hash join with the rows of a sort-merge join. Its left input is the smaller one, if that is known.
@@ -230,28 +225,31 @@ fn with_inputs(
     plan.replace_children(inputs, options)
 }
 
-/// Fails with the reason if the order of the output of a join may be used.
-///
-/// [`StraitOrderRule`](crate::StraitOrderRule) has hidden the order of each join whose order need not be kept. Another
-/// join keeps its order because it is used, or that rule did not run.
-fn without_used_order(
+/// Returns whether DataFusion sorts the probe side of a hash join because the order of the output is used. Strait's join
+/// does not need this sort, so a sort of its output takes its place.
+fn moves_sort(join: &Arc<dyn ExecutionPlan>) -> bool {
+    join.downcast_ref::<HashJoinExec>().is_some_and(|join| is_sorted_below(join.right()))
+}
+
+/// Returns the order that must be restored above a join, if any. Fails with the reason if it must not or cannot be
+/// restored.
+fn promised_order(
     join: &Arc<dyn ExecutionPlan>,
     needs: Needs,
     settings: Settings,
-) -> Result<(), String> {
-    let used = match needs.order {
-        Order::Used => true,
-        // The order decides which rows a limit keeps.
-        Order::Unused | Order::Forgotten => join.fetch().is_some(),
-        Order::Hidden => false,
-    };
-    let why = match settings.restore_order {
-        false => "and strait.restore_order is false",
-        true => "and the session does not have StraitOrderRule",
-    };
-    match used && may_be_ordered(join) {
-        true => Err(format!("the order of its output is used, {why}")),
-        false => Ok(()),
+) -> Result<Option<Promised>, String> {
+    if !needs.use_order_of(join.as_ref()) {
+        return Ok(None);
+    }
+    match Promised::of(join.as_ref())? {
+        Some(_) if !settings.restore_order && !moves_sort(join) => {
+            Err("the order of its output is used, and strait.restore_order is false".to_string())
+        }
+        None if hides_order(join.as_ref()) => {
+            Err("the order of its output may be used, and its columns are not in the output"
+                .to_string())
+        }
+        order => Ok(order),
     }
 }
 

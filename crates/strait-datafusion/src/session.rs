@@ -3,20 +3,17 @@
 use std::sync::Arc;
 
 use datafusion::execution::SessionStateBuilder;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::SessionConfig;
 
 use crate::options::StraitOptions;
-use crate::order_rule::StraitOrderRule;
 use crate::rule::StraitJoinRule;
 
 /// Adds Strait's joins to a DataFusion session.
 pub trait WithStrait {
-    /// Adds [`StraitJoinRule`] after all other rules, and [`StraitOrderRule`] before `EnsureRequirements`. Also adds
-    /// [`StraitOptions`] with default values, unless the configuration already has such options.
+    /// Adds [`StraitJoinRule`] after all other rules. Also adds [`StraitOptions`] with default values, unless the
+    /// configuration already has such options.
     ///
-    /// Call it after `with_config`, because `with_config` replaces the configuration that has the options. Also call it
-    /// after `with_physical_optimizer_rules`, because that method replaces the rules.
+    /// Call it after `with_config`, because `with_config` replaces the configuration that has the options.
     ///
     /// ```
     /// use datafusion::execution::SessionStateBuilder;
@@ -37,13 +34,6 @@ impl WithStrait for SessionStateBuilder {
         let extensions = &mut config.options_mut().extensions;
         if extensions.get::<StraitOptions>().is_none() {
             extensions.insert(StraitOptions::default());
-        }
-        let rules = &mut self.physical_optimizers().get_or_insert_default().rules;
-        let place = |name: &str| rules.iter().position(|rule| rule.name() == name);
-        if let Some(decides_sorts) = place("EnsureRequirements")
-            && place(StraitOrderRule.name()).is_none()
-        {
-            rules.insert(decides_sorts, Arc::new(StraitOrderRule));
         }
         self.with_physical_optimizer_rule(Arc::new(StraitJoinRule))
     }

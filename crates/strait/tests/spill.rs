@@ -173,7 +173,7 @@ fn only_the_table_does_not_fit() {
     };
     let peak = joined(None).peak_memory;
     let (mut parts, mut written) = (0, 0);
-    for limit in [peak * 9 / 10, peak * 3 / 4, peak * 3 / 5] {
+    for limit in [peak * 95 / 100, peak * 85 / 100, peak * 3 / 4] {
         let report = joined(Some(limit));
         assert!(report.peak_memory <= limit, "{} over {limit}", report.peak_memory);
         assert_eq!(report.plan.algorithm, Algorithm::NoPartition, "{report}");

@@ -10,7 +10,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::physical_plan::SendableRecordBatchStream;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use strait::{Error, Morsel, Side, Source, SourceContext};
 use tokio::sync::Semaphore;
 
@@ -21,6 +21,12 @@ use crate::translate::Translated;
 
 /// How long a thread waits for a batch before it checks again whether the join was cancelled.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// This many batches of a stream go to the threads one by one, so that the first rows of the output come early.
+const EAGER: usize = 4;
+
+/// After about this many batches, the task lets other tasks of its thread run.
+const YIELD_AFTER: usize = 64;
 
 /// A queue from the tasks that poll the streams of one input to the threads of the join.
 ///
@@ -33,6 +39,8 @@ pub(super) struct Handoff {
     room: Semaphore,
     /// The number of permits.
     permits: usize,
+    /// The most batches that a task collects before it puts them into the queue.
+    at_once: usize,
     run: Arc<RunState>,
 }
 
@@ -46,15 +54,20 @@ struct State {
 }
 
 impl Handoff {
-    pub(super) fn new(streams: usize, waiting: usize, run: &Arc<RunState>) -> Arc<Handoff> {
+    pub(super) fn new(
+        streams: usize,
+        (waiting, at_once): (usize, usize),
+        run: &Arc<RunState>,
+    ) -> Arc<Handoff> {
         let state = State { batches: VecDeque::new(), streams, opened: false, failed: false };
         Arc::new(Handoff {
             state: Mutex::new(state),
             arrived: Condvar::new(),
             room: Semaphore::new(0),
-            // There is one more permit per stream. So each stream can be polled even if the queue is full: some
-            // streams make progress only while another stream is polled.
-            permits: streams + waiting,
+            // There are more permits, for the batches that each task collects. So several streams can usually be polled
+            // although the queue is full: some streams make progress only while another stream is polled.
+            permits: streams * at_once + waiting,
+            at_once,
             run: Arc::clone(run),
         })
     }
@@ -65,9 +78,13 @@ impl Handoff {
         self.arrived.notify_all();
     }
 
-    fn push(&self, batch: RecordBatch) {
-        lock(&self.state).batches.push_back(batch);
-        self.arrived.notify_one();
+    /// Puts batches into the queue, and wakes as many threads.
+    fn push(&self, batches: &mut Vec<RecordBatch>) {
+        let pushed = batches.len();
+        if pushed > 0 {
+            lock(&self.state).batches.extend(batches.drain(..));
+            (0..pushed).for_each(|_| self.arrived.notify_one());
+        }
     }
 
     fn fail(&self, error: DataFusionError) {
@@ -126,6 +143,9 @@ impl Observers {
 }
 
 /// Polls a stream and puts its batches into the queue.
+///
+/// To wake a thread takes longer than to decode a short batch. So after the first batches, the task collects a few
+/// batches before it wakes the threads, as long as the stream has batches ready.
 pub(super) async fn forward(
     mut stream: SendableRecordBatchStream,
     translated: Arc<Translated>,
@@ -135,9 +155,33 @@ pub(super) async fn forward(
 ) {
     let mut ended = Ended { queue: &queue, done: false };
     let columns = &translated.sides[side as usize];
+    let (mut collected, mut pushed) = (Vec::new(), 0usize);
     loop {
-        let Ok(permit) = queue.room.acquire().await else { break };
-        let batch = match stream.next().await {
+        // A stream that is always ready must not keep its thread of the runtime.
+        if pushed % YIELD_AFTER == YIELD_AFTER - 1 && collected.is_empty() {
+            tokio::task::yield_now().await;
+            pushed += 1;
+        }
+        let permit = match queue.room.try_acquire() {
+            Ok(permit) => permit,
+            Err(_) => {
+                queue.push(&mut collected);
+                let Ok(permit) = queue.room.acquire().await else { break };
+                permit
+            }
+        };
+        let next = match collected.is_empty() {
+            true => None,
+            false => stream.next().now_or_never(),
+        };
+        let next = match next {
+            Some(next) => next,
+            None => {
+                queue.push(&mut collected);
+                stream.next().await
+            }
+        };
+        let batch = match next {
             Some(Ok(batch)) => batch,
             Some(Err(error)) => {
                 queue.fail(error);
@@ -149,7 +193,13 @@ pub(super) async fn forward(
             continue;
         }
         match observers.see(&translated, side, &batch).and_then(|()| columns.of_batch(&batch)) {
-            Ok(batch) => queue.push(batch),
+            Ok(batch) => {
+                collected.push(batch);
+                pushed += 1;
+                if pushed <= EAGER || collected.len() >= queue.at_once {
+                    queue.push(&mut collected);
+                }
+            }
             Err(error) => {
                 queue.fail(error);
                 break;
@@ -158,6 +208,7 @@ pub(super) async fn forward(
         // The thread that takes the batch adds a permit.
         permit.forget();
     }
+    queue.push(&mut collected);
     // The stream may hold memory of the pool. Release it before the end is recorded.
     drop(stream);
     ended.done = true;

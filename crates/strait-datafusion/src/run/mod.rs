@@ -41,6 +41,8 @@ use crate::translate::{Translated, failed};
 
 /// The most batches that wait in a queue, per thread of the join.
 const WAITING_PER_THREAD: usize = 2;
+/// The most batches that a task collects before it wakes threads, if memory is not limited.
+const AT_ONCE: usize = 4;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -106,12 +108,14 @@ impl Run {
         let Parts { budget, disk, spill_compression, bounds, null_aware, metrics, .. } = parts;
         let state = RunState::new();
         let waiting = WAITING_PER_THREAD * threads;
+        // The batches in a queue are not reserved.
+        let at_once = if budget.limit().is_some() { 1 } else { AT_ONCE };
         let facts = null_aware.then(|| Arc::new(NullFacts::default()));
         let mut tasks = Vec::new();
         let inputs = {
             let mut queued =
                 [Side::Left, Side::Right].into_iter().zip(streams).map(|(side, streams)| {
-                    let queue = Handoff::new(streams.len(), waiting, &state);
+                    let queue = Handoff::new(streams.len(), (waiting, at_once), &state);
                     for stream in streams {
                         let observers = input::Observers {
                             bounds: bounds.clone().filter(|_| side == Side::Left),
@@ -128,7 +132,7 @@ impl Run {
                     }
                     queue
                 });
-            let mut next = || queued.next().unwrap_or_else(|| Handoff::new(0, 0, &state));
+            let mut next = || queued.next().unwrap_or_else(|| Handoff::new(0, (0, 1), &state));
             [next(), next()]
         };
         let output = OutputQueue::new(waiting);

@@ -3,7 +3,7 @@
 //! | module | what it tests |
 //! | --- | --- |
 //! | `fuzz` | random queries over random tables, with and without Strait |
-//! | `slt` | the files of `tests/slt`: the meaning of joins, with answers written by hand |
+//! | `logic` | the meaning of nulls, marks and filters, with answers written by hand |
 //! | `tpch` | the 22 queries of TPC-H |
 //! | `plan` | which joins are replaced, and what `EXPLAIN` shows |
 //! | `memory` | limits of memory and disk |
@@ -20,6 +20,7 @@
 mod cancel;
 mod dynamic_filter;
 mod fuzz;
+mod logic;
 mod memory;
 mod order;
 mod plan;
@@ -28,7 +29,6 @@ mod query;
 mod rows;
 mod session;
 mod setup;
-mod slt;
 mod sort_merge;
 mod streams;
 mod tables;

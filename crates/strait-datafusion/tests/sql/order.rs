@@ -8,12 +8,11 @@ use std::sync::Arc;
 use arrow::array::{Int64Array, RecordBatch};
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::MemTable;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext, col};
-use strait_datafusion::{StraitJoinExec, StraitJoinRule};
+use strait_datafusion::StraitJoinExec;
 
 use crate::rows::{assert_same, sequence};
 use crate::session::{self, joins, operators};
@@ -163,10 +162,8 @@ async fn an_order_that_is_used_is_restored() {
                 let plan = compare(&sessions, sql, sorted_by).await;
                 let all = joins(&plan);
                 assert_eq!((all.stock, all.declined.len()), (0, 0), "{sql}\n{}", text(&plan));
-                // DataFusion's join of several partitions does not keep every order. `first_value` finds the first row
-                // without a sort.
-                let sorted = sorts(&plan) == 1 || sql.contains("first_value");
-                assert!(sorted || partitions > 1, "{sql}\n{}", text(&plan));
+                // DataFusion's join of several partitions does not keep every order.
+                assert!(sorts(&plan) == 1 || partitions > 1, "{sql}\n{}", text(&plan));
             }
         }
     }
@@ -216,140 +213,6 @@ async fn an_order_that_passes_unions_and_joins_is_used() {
             }
         }
     }
-}
-
-/// Queries that sort by a column of the table `t` that is not in the output of the join. The table is sorted by this
-/// column, and no two of its rows have the same value in it. `u` is such a table, too, with other values. No two rows of
-/// `few` have the same key.
-const HIDDEN: [&str; 20] = [
-    // DataFusion removes the column even from the scan of the table.
-    "SELECT few.k, few.v, t.k FROM few JOIN t ON few.k = t.k ORDER BY t.v",
-    "SELECT few.k, t.k FROM few JOIN t ON few.k = t.k ORDER BY t.v LIMIT 7",
-    "SELECT few.k, t.k FROM few RIGHT JOIN t ON few.k = t.k ORDER BY t.v LIMIT 7 OFFSET 5",
-    "SELECT sum(x), count(*) FROM (SELECT few.k AS x, t.k FROM few JOIN t ON few.k = t.k ORDER BY t.v LIMIT 9)",
-    "SELECT few.k, t.k FROM few JOIN (SELECT k, v FROM t UNION ALL SELECT k, v FROM u) t ON few.k = t.k ORDER BY t.v",
-    "SELECT t.k FROM few JOIN t ON few.k = t.k ORDER BY t.v",
-    "SELECT few.v, t.k FROM few RIGHT JOIN t ON few.k = t.k ORDER BY t.v",
-    "SELECT k FROM t WHERE k IN (SELECT k FROM few) ORDER BY v",
-    "SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM few WHERE few.k = t.k) ORDER BY v",
-    "SELECT t.k FROM few JOIN t ON few.k = t.k ORDER BY t.v LIMIT 7",
-    "SELECT t.k FROM few JOIN t ON few.k = t.k ORDER BY t.v LIMIT 7 OFFSET 5",
-    "SELECT sum(k), count(*) FROM (SELECT t.k FROM few JOIN t ON few.k = t.k ORDER BY t.v LIMIT 9)",
-    "SELECT t.k + 1, t.k * few.v FROM few JOIN t ON few.k = t.k ORDER BY t.v",
-    "SELECT k FROM (SELECT t.k, t.v FROM few JOIN t ON few.k = t.k UNION ALL SELECT k, v FROM u) ORDER BY v",
-    "SELECT k FROM (SELECT t.k, t.v FROM few JOIN t ON few.k = t.k UNION ALL SELECT u.k, u.v FROM few JOIN u ON few.k = u.k) ORDER BY v LIMIT 31",
-    "SELECT array_agg(t.k ORDER BY t.v) FROM few JOIN t ON few.k = t.k",
-    "SELECT sum(t.k), count(*) FROM few JOIN t ON few.k = t.k GROUP BY t.v ORDER BY t.v",
-    "SELECT sum(t.k) OVER (ORDER BY t.v) FROM few JOIN t ON few.k = t.k ORDER BY t.v",
-    "SELECT t.k, row_number() OVER (ORDER BY t.v) AS n FROM few JOIN t ON few.k = t.k ORDER BY n",
-    "SELECT t.k FROM few a JOIN (few b JOIN t ON b.k = t.k) ON a.k = t.k ORDER BY t.v",
-];
-
-/// Registers the tables of [`HIDDEN`], with one partition each.
-fn register_hidden(ctx: &SessionContext) {
-    for (name, rows, first, sorted) in
-        [("few", 50, 0, false), ("t", 900, 0, true), ("u", 300, 1, true)]
-    {
-        let k: Int64Array = (0..rows).map(|row| Some(row * 37 % rows.min(60))).collect();
-        let v: Int64Array = (0..rows).map(|row| Some(2 * row + first)).collect();
-        let batch = RecordBatch::try_new(key_and_value(), vec![Arc::new(k), Arc::new(v)]);
-        let table = MemTable::try_new(key_and_value(), vec![vec![batch.expect("a valid batch")]]);
-        let table = table.expect("one schema");
-        let order = if sorted { vec![vec![col("v").sort(true, false)]] } else { Vec::new() };
-        let table = table.with_sort_order(order);
-        ctx.register_table(name, Arc::new(table)).expect("the name is new");
-    }
-}
-
-/// Runs a query with and without Strait. The rows must be the same, in the same order.
-async fn assert_same_sequence(stock: &SessionContext, ctx: &SessionContext, sql: &str) {
-    let expected = session::run(stock, sql).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
-    let plan = session::plan(ctx, sql).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
-    let found = session::run(ctx, sql).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
-    let shown = [expected, found]
-        .map(|batches| pretty_format_batches(&batches).expect("rows can be shown").to_string());
-    assert!(shown[0] == shown[1], "another order: {sql}\n{}", text(&plan));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_order_of_columns_that_the_query_does_not_select_is_kept() {
-    for partitions in PARTITIONS {
-        for collected in [0, 1 << 20] {
-            for restore in [false, true] {
-                let [stock, ctx] = sessions(partitions, collected, restore);
-                register_hidden(&stock);
-                register_hidden(&ctx);
-                for sql in HIDDEN {
-                    assert_same_sequence(&stock, &ctx, sql).await;
-                    let plan = session::plan(&ctx, sql).await.expect("a plan");
-                    let all = joins(&plan);
-                    assert!(all.declined.is_empty() || !restore, "{sql}\n{}", text(&plan));
-                }
-            }
-        }
-    }
-}
-
-/// A written file has the order of the query.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_is_written_in_order() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for restore in [false, true] {
-        let [stock, ctx] = sessions(1, 1 << 20, restore);
-        for (ctx, name) in [(&stock, "stock"), (&ctx, "strait")] {
-            register_hidden(ctx);
-            let file = folder.path().join(format!("{name}-{restore}.parquet"));
-            let file = file.to_str().expect("a name");
-            let copy = format!("COPY ({}) TO '{file}' STORED AS PARQUET", HIDDEN[0]);
-            session::run(ctx, &copy).await.expect("a file");
-            let table =
-                format!("CREATE EXTERNAL TABLE written STORED AS PARQUET LOCATION '{file}'");
-            session::run(ctx, &table).await.expect("a table");
-        }
-        assert_same_sequence(&stock, &ctx, "SELECT * FROM written").await;
-    }
-}
-
-/// A program may add the last of Strait's rules alone.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_first_rule_joins_are_declined_whose_order_may_be_used() {
-    let mut declined = 0;
-    for partitions in PARTITIONS {
-        for collected in [0, 1 << 20] {
-            for restore in [false, true] {
-                let mut options = session::options();
-                options.restore_order = restore;
-                options.algorithm = "spill".to_string();
-                let config = config(partitions, collected).with_option_extension(options);
-                let builder = SessionStateBuilder::new().with_config(config);
-                let builder = builder.with_default_features();
-                let rule = Arc::new(StraitJoinRule);
-                let state = builder.with_physical_optimizer_rule(rule).build();
-                let ctx = SessionContext::new_with_state(state);
-                let [stock, _] = sessions(partitions, collected, restore);
-                register(&ctx, partitions);
-                for ctx in [&stock, &ctx] {
-                    register_hidden(ctx);
-                }
-                for sql in HIDDEN {
-                    assert_same_sequence(&stock, &ctx, sql).await;
-                    let plan = session::plan(&ctx, sql).await.expect("a plan");
-                    declined += joins(&plan).declined.len();
-                }
-                let sessions = [stock, ctx];
-                for (sql, sorted_by) in ORDERED.into_iter().chain(DERIVED) {
-                    compare(&sessions, sql, sorted_by).await;
-                }
-                for sql in UNORDERED {
-                    let plan = compare(&sessions, sql, 0).await;
-                    // A join of an input without an order, below an aggregation.
-                    let simple = "SELECT count(*), sum(s.v) FROM l JOIN s ON l.k = s.k";
-                    assert!(sql != simple || joins(&plan).replaced == 1, "{}", text(&plan));
-                }
-            }
-        }
-    }
-    assert!(declined > 0, "no join is declined");
 }
 
 /// DataFusion sorts the right input, and then removes the column of the order from the output of the join.

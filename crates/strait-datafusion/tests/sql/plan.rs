@@ -19,7 +19,7 @@ use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use strait_datafusion::{StraitJoinExec, StraitJoinRule, WithStrait};
+use strait_datafusion::{StraitJoinExec, StraitJoinRule};
 
 use crate::rows::assert_same;
 use crate::session::{self, counted, joins, metric, operators};
@@ -288,24 +288,6 @@ async fn joins_take_other_inputs() {
         assert_eq!(first.iter().map(RecordBatch::num_rows).sum::<usize>(), 120, "{sql}");
         assert_same(&first, &second, sql);
     }
-}
-
-#[test]
-fn the_first_rule_runs_before_sorts_are_decided() {
-    let state = SessionStateBuilder::new().with_default_features().with_strait().build();
-    let again = SessionStateBuilder::new_from_existing(state.clone()).with_strait().build();
-    for state in [state, again] {
-        let names: Vec<_> = state.physical_optimizers().iter().map(|rule| rule.name()).collect();
-        let ours: Vec<_> = (0..names.len()).filter(|at| names[*at] == "strait_order").collect();
-        assert_eq!(ours.len(), 1, "{names:?}");
-        assert_eq!(names[ours[0] + 1], "EnsureRequirements");
-        assert_eq!(names.last(), Some(&"strait_joins"));
-    }
-    // Nobody decides where to sort, so only the last rule is there.
-    let state = SessionStateBuilder::new().with_default_features();
-    let state = state.with_physical_optimizer_rules(Vec::new()).with_strait().build();
-    let names: Vec<_> = state.physical_optimizers().iter().map(|rule| rule.name()).collect();
-    assert_eq!(names, ["strait_joins"]);
 }
 
 #[tokio::test]

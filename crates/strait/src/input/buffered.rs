@@ -423,23 +423,6 @@ impl BufferedSource {
         }
     }
 
-    /// Lets `change` replace the waiting batches of a side that has ended. Returns them as a held side. They keep waiting
-    /// here, too.
-    pub(crate) fn change_waiting(
-        &self,
-        change: impl FnOnce(Relation) -> Result<Relation>,
-    ) -> Result<Relation> {
-        let waiting = std::mem::take(&mut lock(&self.buffer).waiting).into();
-        let changed = change(Relation::new(self.schema(), waiting, self.read_bytes()))?;
-        let mut first_row = 0;
-        for (batch, hold) in changed.into_batches() {
-            let rows = batch.num_rows() as u64;
-            lock(&self.buffer).waiting.push_back(Held { batch, first_row, hold });
-            first_row += rows;
-        }
-        Ok(self.waiting())
-    }
-
     /// Returns the waiting batches as a held side. They keep waiting here, too.
     pub(crate) fn waiting(&self) -> Relation {
         let waiting = lock(&self.buffer).waiting.iter().cloned().collect();

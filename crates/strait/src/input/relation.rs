@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
-use crate::memory::{Hold, Ledger};
+use crate::memory::Hold;
 
 /// A batch and its memory reservation. The last clone releases the reservation.
 #[derive(Clone)]
@@ -43,30 +43,6 @@ impl Relation {
     ) -> Self {
         let held = held.into_iter().map(|(batch, hold)| Held { batch, first_row: 0, hold });
         Relation::new(schema, held.collect(), bytes)
-    }
-
-    /// Replaces a column of all batches by arrays with the same lengths, whose memory the ledger knows. The old column is
-    /// freed. If memory is refused, returns the relation without a change as the error.
-    pub(crate) fn with_column(
-        self,
-        column: usize,
-        arrays: Vec<ArrayRef>,
-        ledger: &Ledger,
-    ) -> Result<Relation, Relation> {
-        let (mut batches, mut holds) = (Vec::new(), Vec::new());
-        for (batch, array) in self.batches.iter().zip(arrays) {
-            let mut columns = batch.columns().to_vec();
-            columns[column] = array;
-            let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-            let replaced = RecordBatch::try_new_with_options(batch.schema(), columns, &rows);
-            let Ok(replaced) = replaced else { return Err(self) };
-            let Ok(hold) = ledger.hold_leaving(&replaced, 0, "moving a column") else {
-                return Err(self);
-            };
-            batches.push(replaced);
-            holds.push(Arc::new(hold));
-        }
-        Ok(Relation { batches, holds, ..self })
     }
 
     /// Returns its batches with their reservations.

@@ -440,6 +440,18 @@ impl Matcher<'_> {
         (range, cap): (Range<usize>, usize),
         emitter: &mut Emitter<'_>,
     ) -> Result<()> {
+        let rows = range.start as u64..range.end as u64;
+        self.emit_some_by_flag(unit, keep, (rows, cap), emitter)
+    }
+
+    /// Does the same for some rows of the unit.
+    pub(crate) fn emit_some_by_flag(
+        &self,
+        unit: &Unit,
+        keep: Keep,
+        (rows, cap): (impl Iterator<Item = u64>, usize),
+        emitter: &mut Emitter<'_>,
+    ) -> Result<()> {
         let Some(flags) = &unit.flags else { return Ok(()) };
         let wanted = |&row: &u64| match keep {
             Keep::Nothing => false,
@@ -448,7 +460,7 @@ impl Matcher<'_> {
             Keep::Marked => true,
         };
         let size = emitter.batch_size().min(cap);
-        let mut rows = (range.start as u64..range.end as u64).filter(wanted).peekable();
+        let mut rows = rows.filter(wanted).peekable();
         while rows.peek().is_some() {
             let some: Vec<u64> = rows.by_ref().take(size).collect();
             self.emit_alone(unit, some, keep == Keep::Marked, emitter)?;

@@ -13,7 +13,6 @@ use crate::error::Result;
 use crate::input::Location;
 use crate::materialise::flat::{Flat, Stretch};
 use crate::materialise::{ABSENT, sum};
-use crate::memory::Reservation;
 
 /// The values of a fixed-width column, as one address per chunk.
 pub(super) struct Fixed {
@@ -21,8 +20,6 @@ pub(super) struct Fixed {
     /// The address of row 0 of each chunk. The column's chunks keep the memory alive.
     starts: Vec<*const u8>,
     nullable: bool,
-    /// Whether the values of each chunk follow those of the chunk before it.
-    contiguous: bool,
     /// The same values in one piece, if they are read in random order.
     flat: Option<Arc<Flat>>,
 }
@@ -37,51 +34,30 @@ impl Fixed {
     pub(super) fn new(data_type: &DataType, chunks: &[ArrayRef]) -> Option<Fixed> {
         let width = data_type.primitive_width()?;
         let mut starts = Vec::with_capacity(chunks.len());
-        let (mut nullable, mut contiguous) = (false, true);
-        let mut end = None;
+        let mut nullable = false;
         for chunk in chunks {
             let data = chunk.to_data();
             let bytes = data.buffers().first()?.as_slice();
-            let start = bytes.get(data.offset() * width..)?.as_ptr();
-            contiguous &= end.is_none_or(|end| end == start);
-            end = Some(start.wrapping_add(chunk.len() * width));
-            starts.push(start);
+            starts.push(bytes.get(data.offset() * width..)?.as_ptr());
             nullable |= chunk.null_count() > 0;
         }
-        Some(Fixed { width, starts, nullable, contiguous, flat: None })
+        Some(Fixed { width, starts, nullable, flat: None })
     }
 
     /// Copies the values into one piece if that pays off.
     pub(super) fn flatten(&mut self, cx: &Context<'_>, chunks: &[ArrayRef]) -> Result<()> {
-        // Under a limit, long columns were [moved](super::moved()) if there was memory for a copy.
-        let moved = self.contiguous && chunks.len() > 1 && !cx.budget.unlimited();
-        if !self.nullable && !moved {
-            self.flat = Flat::copy(cx, chunks, &self.starts, self.width)?.map(Arc::new);
+        if !self.nullable {
+            self.flat = Flat::copy(cx, chunks, &self.starts, self.width)?;
         }
         Ok(())
-    }
-
-    /// Returns a copy of the values in one piece, and its reservation. Returns `None` if the type has no fixed width, if
-    /// there are nulls, or if [`Flat::copy`] refuses.
-    pub(super) fn copied(
-        cx: &Context<'_>,
-        chunks: &[ArrayRef],
-    ) -> Result<Option<(Buffer, Arc<Reservation>)>> {
-        let fixed = chunks.first().and_then(|first| Fixed::new(first.data_type(), chunks));
-        let Some(fixed) = fixed.filter(|fixed| !fixed.nullable) else {
-            return Ok(None);
-        };
-        let flat = Flat::copy(cx, chunks, &fixed.starts, fixed.width)?;
-        Ok(flat.map(Flat::into_arrow).map(|(values, reserved)| (values, Arc::new(reserved))))
     }
 
     /// Returns the values in one piece, if they are contiguous and have no nulls.
     fn stretch(&self, chunks: &[ArrayRef]) -> Option<Stretch> {
         match (&self.flat, chunks) {
             (Some(flat), _) => Some(flat.stretch()),
-            (None, [_, ..]) if !self.nullable && self.contiguous => {
-                let rows = chunks.iter().map(|chunk| chunk.len()).sum();
-                Some(Stretch { start: self.starts[0], width: self.width, rows })
+            (None, [only]) if !self.nullable => {
+                Some(Stretch { start: self.starts[0], width: self.width, rows: only.len() })
             }
             _ => None,
         }

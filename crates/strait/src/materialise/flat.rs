@@ -5,8 +5,6 @@
 //! without searching for its batch.
 
 use std::ops::Range;
-use std::panic::AssertUnwindSafe;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
@@ -15,7 +13,7 @@ use arrow::datatypes::DataType;
 
 use crate::context::Context;
 use crate::error::Result;
-use crate::memory::{Buffer, Reservation, filled};
+use crate::memory::{Buffer, filled};
 use crate::schedule::share;
 
 /// The values of a column, row after row.
@@ -33,14 +31,13 @@ impl Flat {
         chunks: &[ArrayRef],
         starts: &[*const u8],
         width: usize,
-    ) -> Result<Option<Flat>> {
+    ) -> Result<Option<Arc<Flat>>> {
         /// Up to this size, the address translations of small pages are cached.
         const WORTH: usize = 4 << 20;
-        let worth = if cx.overrides.tiny_partitions { 1 } else { WORTH };
         /// The number of bytes between two checks for cancellation.
         const PIECE: usize = 16 << 20;
         let rows: usize = chunks.iter().map(|c| c.len()).sum();
-        if rows * width < worth {
+        if rows * width < WORTH {
             return Ok(None);
         }
         let Ok(mut bytes) =
@@ -78,21 +75,7 @@ impl Flat {
             }
             Ok(())
         })?;
-        Ok(Some(Flat { bytes, width, rows }))
-    }
-
-    /// Returns the values as an Arrow buffer, and the reservation of their memory. The owner of the buffer must keep the
-    /// reservation.
-    pub(super) fn into_arrow(mut self) -> (ArrowBuffer, Reservation) {
-        let reserved = self.bytes.take_reservation();
-        let start = NonNull::from(&self.bytes[..]).cast::<u8>();
-        let len = self.bytes.len();
-        // SAFETY: the memory has `len` bytes. It belongs to `self`, which the Arrow buffer keeps alive. Moving `self`
-        // does not move the memory.
-        let values = unsafe {
-            ArrowBuffer::from_custom_allocation(start, len, Arc::new(AssertUnwindSafe(self)))
-        };
-        (values, reserved)
+        Ok(Some(Arc::new(Flat { bytes, width, rows })))
     }
 
     pub(super) fn stretch(&self) -> Stretch {

@@ -14,7 +14,6 @@ mod dictionary;
 mod flat;
 mod inline;
 mod lists;
-mod moved;
 mod rows;
 mod runs;
 mod size;
@@ -43,7 +42,6 @@ use crate::partition::{Payload, RowId, Values};
 use cpu::Fixed;
 use inline::InlineLayout;
 pub(crate) use inline::MAX_INLINED;
-pub(crate) use moved::moved;
 use rows::Selection;
 pub(crate) use together::{coalesce, concat, concat_bytes};
 

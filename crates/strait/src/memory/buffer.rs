@@ -42,7 +42,7 @@ pub(crate) struct Buffer<T: Plain> {
     memory: Memory,
     /// Whether the memory may be kept for the next join.
     pooled: bool,
-    reservation: Reservation,
+    _reservation: Reservation,
     _owns: PhantomData<T>,
 }
 
@@ -85,13 +85,14 @@ impl<T: Plain> Buffer<T> {
                 (mapping.data(), Memory::Mapped(Some(mapping)))
             }
         };
-        Ok(Buffer { data: data.cast(), len, memory, pooled, reservation, _owns: PhantomData })
-    }
-
-    /// Returns the reservation of the memory. The caller must keep it as long as the buffer lives.
-    pub(crate) fn take_reservation(&mut self) -> Reservation {
-        let bytes = self.reservation.bytes();
-        self.reservation.split(bytes)
+        Ok(Buffer {
+            data: data.cast(),
+            len,
+            memory,
+            pooled,
+            _reservation: reservation,
+            _owns: PhantomData,
+        })
     }
 
     /// Returns the address of one value, for atomic access by several threads.

@@ -236,6 +236,13 @@ impl Plan {
         self.details = self.case(self.algorithm).details();
     }
 
+    /// Forgets that the build side was divided, and decides the details again.
+    pub(crate) fn undivide(&mut self) {
+        if self.facts.learned.divided.take().is_some() {
+            self.refine(Learned::default());
+        }
+    }
+
     /// Returns the plan after its escalation has taken over. The key words and the inlined columns stay as they
     /// were made for the abandoned algorithm.
     pub(crate) fn escalated(&self, to: Algorithm, why: &str) -> Plan {

@@ -144,8 +144,10 @@ impl FreeForTable {
         if self.left < LEAST_FOR_PARTS && !overrides.table_parts {
             return 0;
         }
-        let while_building = (self.left - self.left / 32) / memory.building.max(1);
-        let spare = self.to_probe.max((self.left / 3).min(MOST_SPARE));
+        // Regions of a table are rounded up.
+        let rounding = self.left / 32;
+        let while_building = (self.left - rounding) / memory.building.max(1);
+        let spare = self.to_probe.max((self.left / 3).min(MOST_SPARE)).saturating_add(rounding);
         let while_probing = self.left.saturating_sub(spare) / memory.probing.max(1);
         while_building.min(while_probing)
     }

@@ -23,7 +23,6 @@ use crate::error::{Error, Result};
 use crate::input::{BufferedSource, Expected, Feed, Input, Relation, read_smaller_first};
 use crate::key::Seed;
 use crate::matches::Roles;
-use crate::materialise::moved;
 use crate::options::{Algorithm, JoinType, Side};
 use crate::output::SharedSink;
 use crate::plan::{Plan, Reason, SpillRules, Statistics, reading_bytes, spare_bytes};
@@ -241,7 +240,7 @@ impl<'a> Conductor<'a> {
 
     /// Reads the build side and joins in memory.
     fn join_in_memory(&self, tables: Tables) -> Result<Attempted<Tables>> {
-        let (bound, cx, may_spill) = (self.bound(), self.cx, self.may_spill());
+        let (cx, may_spill) = (self.cx, self.may_spill());
         // Usually, an error of a worker ends the whole join. If the join may spill, it must end only this attempt.
         let workers = if may_spill { cx.workers.attempt() } else { cx.workers.clone() };
         let spare = if may_spill { spare_bytes(cx.budget.limit()) } else { 0 };
@@ -268,11 +267,6 @@ impl<'a> Conductor<'a> {
         sources[side as usize].close();
         let [left, right] = sources;
         let (kept, probe) = if side == Side::Left { (left, right) } else { (right, left) };
-        drop(build);
-        let gathered = bound.output.gathered(side);
-        let build = cx.watch.time("move build columns", || {
-            kept.change_waiting(|build| moved(cx, build, &gathered))
-        })?;
         // The batches are needed again only if the join may spill.
         let kept = may_spill.then_some(kept);
         let joined = self.attempt((side, &build), probe, join_type, &statistics)?;
@@ -390,9 +384,17 @@ impl Joins for Conductor<'_> {
         let budget = &self.cx.budget;
         let Some(limit) = budget.limit() else { return Ok(u64::MAX) };
         if budget.left() < limit / 3 {
-            self.sink.flow.drained(budget, self.sink.cancelled)?;
+            self.drain()?;
         }
         Ok(budget.left())
+    }
+
+    fn drain(&self) -> Result<()> {
+        let budget = &self.cx.budget;
+        match budget.unlimited() {
+            true => Ok(()),
+            false => self.sink.flow.drained(budget, self.sink.cancelled),
+        }
     }
 
     fn join(&self, tables: Tables) -> Result<()> {

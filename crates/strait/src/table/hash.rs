@@ -356,8 +356,10 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         most: usize,
         tuples: impl Fn(usize) -> &'t [Tuple<K, I>] + Sync,
     ) -> Result<Option<Self>> {
-        let room = if most << bits < FEW_KEYS { MORE_ROOM } else { ROOM };
-        let region = buckets_for(most, room);
+        // Under a memory limit, more slots must take only a small part of the free memory.
+        let bytes = |room| ((buckets_for(most, room) << bits) * size_of::<Bucket<K, I>>()) as u64;
+        let few = most << bits < FEW_KEYS && bytes(MORE_ROOM) <= cx.budget.left() / 8;
+        let region = buckets_for(most, if few { MORE_ROOM } else { ROOM });
         let all = region << bits;
         let mut buckets = Buffer::uninit(all, &cx.budget, "the hash table")?;
         let mut many = Buffer::uninit(words_for(all * KEYS), &cx.budget, "the hash table")?;

@@ -100,6 +100,13 @@ impl Pages {
         self.descr.max_def_level() > 0
     }
 
+    /// Returns the memory of the pages and of the facts about them, in bytes.
+    pub(super) fn memory_size(&self) -> usize {
+        const FACTS_PER_PAGE: usize = 256;
+        let bytes = self.bytes.as_ref().map_or(0, |bytes| bytes.inner().capacity());
+        bytes + self.locations.len() * FACTS_PER_PAGE
+    }
+
     /// The number of complete pages.
     pub(super) fn len(&self) -> usize {
         self.locations.len()

@@ -70,7 +70,8 @@ impl Columns {
             known = true;
             log::debug!("column {}: {encoding:?}", field.name());
             let data_type = field.data_type();
-            if self.setting.own && (holds_strings(data_type) || holds_numbers(data_type)) {
+            let Setting { own: own_strings, own_numbers, .. } = self.setting;
+            if own_strings && holds_strings(data_type) || own_numbers && holds_numbers(data_type) {
                 *own = chosen;
                 continue;
             }
@@ -155,8 +156,9 @@ impl Column {
     pub(super) fn memory_size(&self) -> u64 {
         match self {
             Column::Arrow(column) => column.memory_size() as u64,
+            Column::Numbers(column) => column.memory_size(),
             // Not used under a memory limit.
-            Column::Strings(_) | Column::Numbers(_) => 0,
+            Column::Strings(_) => 0,
         }
     }
 }

@@ -172,6 +172,10 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
+    pub(super) fn memory_size(&self) -> usize {
+        self.values.capacity() * size_of::<i64>() + self.slots.slots.capacity() * size_of::<u32>()
+    }
+
     pub(super) fn new() -> Numbers {
         Numbers { values: Vec::new(), slots: Slots::new() }
     }

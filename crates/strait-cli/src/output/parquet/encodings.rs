@@ -61,8 +61,10 @@ pub(super) struct Setting {
     /// Rows per row group.
     pub(super) group_rows: usize,
     pub(super) codec: Codec,
-    /// Whether columns may be encoded here. Otherwise, Arrow's writer encodes all of them.
+    /// Whether columns of strings may be encoded here. Otherwise, Arrow's writer encodes them.
     pub(super) own: bool,
+    /// The same for columns of integers.
+    pub(super) own_numbers: bool,
 }
 
 /// Chooses the encoding of a column. Returns None if the sample says too little, or if the type is always encoded
@@ -85,7 +87,7 @@ pub(super) fn choose(array: &ArrayRef, setting: &Setting) -> Option<ColumnEncodi
     };
     let repeats = words && dictionary.is_finite() && sample.repeats() >= REPEATS_PAY;
     let plain_loses = match setting.codec {
-        Codec::SNAPPY if setting.own => PLAIN_LOSES_TO_SNAPPY,
+        Codec::SNAPPY if setting.own_numbers => PLAIN_LOSES_TO_SNAPPY,
         _ => PLAIN_LOSES,
     };
     Some(match sample.difference_bytes() {
@@ -243,7 +245,7 @@ mod tests {
     }
 
     fn chosen_for(codec: Codec, own: bool, array: ArrayRef) -> Option<ColumnEncoding> {
-        choose(&array, &Setting { group_rows: ROWS, codec, own })
+        choose(&array, &Setting { group_rows: ROWS, codec, own, own_numbers: own })
     }
 
     fn random(most: i64) -> impl Iterator<Item = i64> {

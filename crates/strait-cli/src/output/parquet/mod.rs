@@ -74,6 +74,10 @@ const GROUP_SHARE: u64 = 8;
 /// Under a memory limit, there are only so many lanes that each row group may have this many bytes. With more
 /// lanes, row groups would be tiny, and a file can hold at most 32,768 of them.
 const LEAST_GROUP_BYTES: u64 = 2 << 20;
+
+/// Under a memory limit, columns of integers are encoded here if each column of a row group may have this many bytes.
+/// This is twice the memory of a page that is being encoded.
+const OWN_COLUMN_BYTES: u64 = 1 << 20;
 const WHAT: &str = "encoding Parquet columns";
 
 /// Opens a Parquet file for `options.threads` threads.
@@ -110,8 +114,11 @@ pub(super) fn open(
         .and_then(ArrowWriter::into_serialized_writer)
         .context("cannot write these columns as Parquet")?;
     let group_rows = options.row_group_rows.unwrap_or(GROUP_ROWS);
-    // Under a memory limit, Arrow's writers count their memory and make smaller pages.
-    let setting = Setting { group_rows, codec, own: memory.limit().is_none() };
+    // Arrow's writers can make smaller pages. Under a memory limit, they encode strings, whose pages may be long. They
+    // encode integers only if whole pages do not fit.
+    let of_column = |limit: u64| limit / (GROUP_SHARE * leaves * lanes);
+    let own_numbers = memory.limit().is_none_or(|limit| of_column(limit) >= OWN_COLUMN_BYTES);
+    let setting = Setting { group_rows, codec, own: memory.limit().is_none(), own_numbers };
     let descr = writer.schema_descr();
     let shared = Arc::new(Shared {
         rows_schema,

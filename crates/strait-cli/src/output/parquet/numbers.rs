@@ -126,6 +126,15 @@ impl NumberColumn {
         }
     }
 
+    /// Returns the memory of the column chunk so far, in bytes. The second page-sized part is for the compressed copy of a
+    /// page.
+    pub(super) fn memory_size(&self) -> u64 {
+        let page = self.values.capacity() * size_of::<i64>();
+        let indices = self.indices.capacity() * size_of::<u32>();
+        let parts = 2 * page + indices + self.body.memory_size() + self.levels.memory_size();
+        (parts + self.dictionary.memory_size() + self.pages.memory_size()) as u64
+    }
+
     fn end_page(&mut self, codec: &mut PageCodec) -> Result<()> {
         let bounds = least(&self.values).zip(greatest(&self.values));
         if let Some((least, most)) = bounds {

@@ -23,6 +23,10 @@ pub(super) struct Levels {
 }
 
 impl Levels {
+    pub(super) fn memory_size(&self) -> usize {
+        self.levels.capacity() * size_of::<u32>()
+    }
+
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
@@ -60,6 +64,10 @@ impl Default for Body {
 }
 
 impl Body {
+    pub(super) fn memory_size(&self) -> usize {
+        self.0.capacity()
+    }
+
     /// The vector to which values are appended.
     pub(super) fn values(&mut self) -> &mut Vec<u8> {
         &mut self.0

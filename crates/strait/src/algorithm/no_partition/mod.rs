@@ -56,6 +56,8 @@ pub(super) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
 
 fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
     let (keys, side, build) = (job.keys, job.build_side, job.build);
+    // An attempt with another seed may have divided the build side.
+    job.plan.undivide();
     cx.counters.enter(Stage::Partition, build.rows());
     let computed = || cx.watch.time("key words", || key_words::<K>(cx, keys, side, build));
     let words = computed()?;
@@ -92,20 +94,25 @@ fn with_one_table<K: KeyWord, I: RowId>(
     let table = filled(cx, tuples)?;
 
     let inlined = inlining.is_some();
-    let gathered = job.sink.output_plan.gathered(job.build_side);
+    let mut gathered = job.sink.output_plan.gathered(job.build_side);
+    if cx.budget.left() < job.build.bytes().saturating_add(job.needed_to_probe) {
+        // Copies of these columns are optional. The memory is needed more to read the probe side.
+        gathered.clear();
+    }
     let flatten = || Columns::of_relation(cx, job.build, &gathered);
     let columns = match inlining {
         Some(columns) => columns,
         None => cx.watch.time("flatten build columns", flatten)?,
     };
-    let unit = build_unit(cx, job, &matcher, columns)?;
+    let mut unit = build_unit(job, &matcher, columns)?;
+    cx.watch.time("flatten build keys", || unit.flatten_keys(cx))?;
     if cx.bounded {
         one_key_per_hash(cx, &matcher, &unit, &table)?;
     }
     has_left(&cx.budget, job.needed_to_probe, "reading the probe side")?;
+    let threads = Threads::new::<K>(cx, job)?;
     // From here on, the seed does not change any more.
     let probe = job.take_probe()?;
-    let threads = Threads::new::<K>(cx, job, &probe)?;
     let sides = Sides { matcher: &matcher, build: &unit, inlined, probe: &probe };
     probe_table(cx, job, &sides, (&table, None), &threads)?;
     emit_unmatched(cx, job, (&matcher, &unit), &threads)
@@ -125,7 +132,9 @@ fn in_parts<K: KeyWord, I: RowId>(
         Some(columns) => columns,
         None => Columns::of_relation(cx, job.build, &[])?,
     };
-    let unit = build_unit(cx, job, &matcher, columns)?;
+    // The keys are not copied: the memory is needed more for the table.
+    let unit = build_unit(job, &matcher, columns)?;
+    let threads = Threads::new::<K>(cx, job)?;
     let load = if inlined { Load::Inlined(&unit.columns) } else { Load::RowIds };
     // One bit per row says whether the row belongs to the part.
     let _bits = cx.budget.reserve(job.build.rows() / 4, "the rows of a part of the build side")?;
@@ -152,7 +161,6 @@ fn in_parts<K: KeyWord, I: RowId>(
     overflow.totals.levels.fetch_max(1, Ordering::Relaxed);
     let probe = job.take_probe()?;
     let (probe_side, schema) = (probe.side(), probe.schema());
-    let threads = Threads::new::<K>(cx, job, &probe)?;
     let sides = Sides { matcher: &matcher, build: &unit, inlined, probe: &probe };
     probe_table(cx, job, &sides, (&table, Some(&pass)), &threads)?;
     drop((table, probe));
@@ -161,7 +169,7 @@ fn in_parts<K: KeyWord, I: RowId>(
     let mut waiting: VecDeque<LaterPart> = later.iter().filter_map(Later::part).collect();
     while let Some(part) = waiting.pop_front() {
         (pass.buckets, pass.mixed) = (part.buckets.clone(), part.mixed);
-        overflow.joins.free_memory()?;
+        overflow.joins.drain()?;
         let table = match table_of_part::<K, I>(cx, job, (&mut words, &all), &pass, load) {
             // Another user of the memory, such as a query, has taken some. Its rows are read twice then.
             Err(Error::MemoryLimit { .. }) if part.buckets.len() > 1 => {
@@ -184,6 +192,12 @@ fn divided<K: KeyWord, I: RowId>(
     words: &Words<'_, K>,
 ) -> Result<(Division<K>, Vec<Range<usize>>)> {
     let rows = words.matchable as u64;
+    // Each part has a hash table, also if one table over all rows would be an array.
+    let learn = |job: &mut Job<'_>, parts: usize| {
+        let divided = Some(Divided { rows, parts: parts as u64 });
+        job.plan.refine(Learned { divided, ..Learned::default() });
+    };
+    learn(job, 2);
     let memory = table_memory::<K, I>(job, rows);
     let mut fit = free_for_table(cx, job, words).rows_of_part(memory, cx.overrides);
     let division = Division::new(job.keys);
@@ -197,8 +211,7 @@ fn divided<K: KeyWord, I: RowId>(
         return Err(cx.budget.refuse(needed, cx.budget.used(), "the hash table"));
     };
     log::info!("the table is built in {} parts of at most {fit} rows", parts.len());
-    let divided = Some(Divided { rows, parts: parts.len() as u64 });
-    job.plan.refine(Learned { divided, ..Learned::default() });
+    learn(job, parts.len());
     Ok((division, parts))
 }
 
@@ -254,18 +267,12 @@ fn free_for_table<K: KeyWord>(
 }
 
 /// Returns the build side as a unit. Its flags say which rows a device has matched before.
-fn build_unit(
-    cx: &Context<'_>,
-    job: &Job<'_>,
-    matcher: &Matcher<'_>,
-    columns: Columns,
-) -> Result<Unit> {
+fn build_unit(job: &Job<'_>, matcher: &Matcher<'_>, columns: Columns) -> Result<Unit> {
     let (side, batches) = (job.build_side, job.build.batches());
-    let mut unit = matcher.unit(side, columns, batches, matcher.flags().build)?;
+    let unit = matcher.unit(side, columns, batches, matcher.flags().build)?;
     if let (Some(flags), Some(matched)) = (&unit.flags, &*job.matched) {
         flags.add(matched);
     }
-    cx.watch.time("flatten build keys", || unit.flatten_keys(cx))?;
     Ok(unit)
 }
 
@@ -288,9 +295,10 @@ struct Threads {
 }
 
 impl Threads {
-    fn new<K: KeyWord>(cx: &Context<'_>, job: &Job<'_>, probe: &BufferedSource) -> Result<Threads> {
-        let cap = pair_cap(cx, job.sink);
-        let (workers, _scratch) = workers_with_scratch::<K>(cx, probe.known_rows(), BLOCK, cap)?;
+    fn new<K: KeyWord>(cx: &Context<'_>, job: &Job<'_>) -> Result<Threads> {
+        let (cap, rows) = (pair_cap(cx, job.sink), job.probe.as_ref());
+        let rows = rows.and_then(BufferedSource::known_rows);
+        let (workers, _scratch) = workers_with_scratch::<K>(cx, rows, BLOCK, cap)?;
         Ok(Threads { workers, cap, _scratch })
     }
 }

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
-use crate::algorithm::spill::{Joins, SpillTotals, encode_rows, gather_rows};
+use crate::algorithm::spill::{Joins, SpillTotals, encode_rows};
 use crate::context::Context;
 use crate::error::Result;
 use crate::input::{BufferedSource, Input};
@@ -42,6 +42,9 @@ pub(crate) struct Overflow<'a> {
     pub(crate) totals: &'a Arc<SpillTotals>,
     pub(crate) joins: &'a dyn Joins,
 }
+
+/// The memory per probe row while rows are assigned to parts: the key word, and two row ids in vectors that grow.
+const BYTES_PER_ROW: u64 = 40;
 
 /// Divides keys into buckets.
 pub(super) struct Division<K> {
@@ -151,22 +154,11 @@ pub(super) struct Pass<'a, K> {
 
 /// The rows of a morsel that a pass joins.
 pub(super) enum Taken {
-    /// All rows. Rows of other parts find no match.
+    /// All rows. Rows of other parts may be among them, because they find no match.
     All,
-    Some(
-        RecordBatch,
-        #[expect(dead_code, reason = "is held until the rows are joined")] Reservation,
-    ),
-}
-
-impl Taken {
-    /// Returns the rows. `all` is the whole morsel.
-    pub(super) fn of<'b>(&'b self, all: &'b RecordBatch) -> &'b RecordBatch {
-        match self {
-            Taken::All => all,
-            Taken::Some(batch, _) => batch,
-        }
-    }
+    /// These rows. Rows of other parts find no match either, but must not be returned because of that. The reservation
+    /// is the one of the row ids.
+    Only(Vec<u64>, Reservation),
 }
 
 impl<K: KeyWord> Pass<'_, K> {
@@ -181,20 +173,22 @@ impl<K: KeyWord> Pass<'_, K> {
         if !self.mixed || !self.first && !self.returns_unmatched {
             return Ok(Taken::All);
         }
-        let (kept, later) = emitter.patiently(Refused::Fails, || self.assign(keys, side, batch))?;
+        let bytes = batch.num_rows() as u64 * BYTES_PER_ROW;
+        let (kept, later, reserved) = emitter.patiently(Refused::Fails, || {
+            let reserved = self.budget.reserve(bytes, "the rows of a part of the probe side")?;
+            let (kept, later) = self.assign(keys, side, batch)?;
+            Ok((kept, later, reserved))
+        })?;
         let columns = Columns::of_batch(batch, 0);
         for (later, rows) in self.later.iter().zip(later) {
             if !rows.is_empty() {
                 self.write(later, &columns, (batch.schema_ref(), rows), emitter)?;
             }
         }
-        if kept.len() == batch.num_rows() || !self.returns_unmatched {
-            return Ok(Taken::All);
+        match kept.len() == batch.num_rows() || !self.returns_unmatched {
+            true => Ok(Taken::All),
+            false => Ok(Taken::Only(kept, reserved)),
         }
-        let (batch, reserved) = emitter.patiently(Refused::Fails, || {
-            gather_rows(&columns, (batch.schema_ref(), &kept), self.budget)
-        })?;
-        Ok(Taken::Some(batch, reserved))
     }
 
     /// Returns the rows of this pass, and the rows of each later part.

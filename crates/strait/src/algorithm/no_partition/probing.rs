@@ -66,7 +66,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
                     Some(pass) => pass.take(self.keys, side, &morsel.batch, &mut emitter)?,
                     None => Taken::All,
                 };
-                let batch: &RecordBatch = taken.of(&morsel.batch);
+                let batch: &RecordBatch = &morsel.batch;
                 let batches = std::slice::from_ref(batch);
                 let unit = emitter.patiently(Refused::Fails, || {
                     let columns = Columns::of_batch(batch, morsel.first_row);
@@ -89,7 +89,16 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
                 }
                 // The pairs refer to rows of this morsel, so they must be resolved before the next one.
                 resolve(&unit, &mut pairs, &mut emitter)?;
-                self.matcher.emit_by_flag(&unit, keep, (0..unit.rows, self.cap), &mut emitter)?;
+                match taken {
+                    Taken::All => {
+                        let rows = (0..unit.rows, self.cap);
+                        self.matcher.emit_by_flag(&unit, keep, rows, &mut emitter)?;
+                    }
+                    Taken::Only(rows, _reserved) => {
+                        let rows = (rows.into_iter(), self.cap);
+                        self.matcher.emit_some_by_flag(&unit, keep, rows, &mut emitter)?;
+                    }
+                }
                 let rows = morsel.batch.num_rows() as u64;
                 self.cx.counters.done.fetch_add(rows, Ordering::Relaxed);
             }

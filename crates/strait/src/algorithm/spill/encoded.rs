@@ -19,19 +19,16 @@ pub(super) const PARTITIONING: &str = "partitioning rows for the disk";
 
 /// Gathers rows of a chunk into a batch, with their numbers if the schema has them. Returns it with the reservation of
 /// its memory.
-pub(crate) fn gather_rows(
+pub(super) fn gather_rows(
     columns: &Columns,
     (schema, rows): (&SchemaRef, &[u64]),
     budget: &Arc<Budget>,
 ) -> Result<(RecordBatch, Reservation)> {
     let picked = columns.pick(Chosen::Ids(rows.to_vec()), false);
-    let all = 0..schema.fields().len();
-    let bytes = all.clone().map(|column| columns.bytes(column, &picked)).sum::<u64>();
-    let reserved = budget.reserve(bytes, PARTITIONING)?;
-    let arrays = all.map(|column| columns.gather(column, &picked));
+    let reserved = budget.reserve(columns.bytes_with_numbers(schema, &picked), PARTITIONING)?;
     let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-    let batch = arrays
-        .collect::<Result<Vec<_>, _>>()
+    let batch = columns
+        .gather_with_numbers(schema, &picked)
         .and_then(|arrays| RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options));
     let batch = batch.map_err(Error::arrow("gathering the rows of a partition"))?;
     Ok((batch, reserved))

@@ -28,7 +28,7 @@ use arrow::datatypes::SchemaRef;
 
 use self::build_keys::BuildKeys;
 use self::diverted::{Diverted, Room};
-pub(crate) use self::encoded::{BYTES_PER_BLOCK, encode_reserved, encode_rows, gather_rows};
+pub(crate) use self::encoded::{BYTES_PER_BLOCK, encode_reserved, encode_rows};
 pub(crate) use self::partitions::SpillTotals;
 use self::partitions::{Partitions, Phase, Work};
 use crate::build_side::{BuildSide, Step, Wishes, of_pair, smaller_first};
@@ -83,6 +83,10 @@ pub(crate) trait Joins: Sync {
     /// taken all finished rows. Without this wait, a slow consumer would make the next block of rows short. No worker
     /// may be active.
     fn free_memory(&self) -> Result<u64>;
+
+    /// Waits until the consumer has taken all finished rows. After that, the free memory does not depend on the speed of
+    /// the consumer. No worker may be active.
+    fn drain(&self) -> Result<()>;
 
     /// Runs joins of rows that all have the same key, as a part of an ordered output. These joins stream their probe
     /// sides, and may send their rows in any order.

@@ -189,7 +189,7 @@ fn compression_saves_bytes_and_keeps_the_rows() {
         }
         let marks = rows.marks();
         assert!(marks.iter().all(|mark| mark.compression == compression));
-        assert_eq!(rows.bytes(), marks.iter().map(Mark::uncompressed).sum());
+        assert_eq!(rows.bytes(), marks.iter().map(Mark::uncompressed).sum::<u64>());
         (rows.bytes(), marks.iter().map(|mark| mark.length).sum::<u64>())
     });
     let [none, lz4, zstd] = written;
