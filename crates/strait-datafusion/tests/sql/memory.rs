@@ -243,7 +243,7 @@ async fn partitioned_joins_spill_too() {
     let tables = |ctx: &SessionContext| {
         let key = |id: i64| Some(id * 7919 % 1009);
         ctx.register_table("l", table_in(1, 4 * ROWS, 150, key)).expect("the name is new");
-        ctx.register_table("r", table_in(1, 3 * ROWS, 0, |id| Some(id * 31)))
+        ctx.register_table("r", table_in(1, 9 * ROWS, 0, |id| Some(id * 31)))
             .expect("the name is new");
     };
     let stock = session::stock(config(2, 0), Arc::default());
